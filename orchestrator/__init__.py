@@ -1,0 +1,1 @@
+"""Takes an inference request, waits its turn, and streams tokens back."""

@@ -1,0 +1,1 @@
+"""Engine, workers and supervisor: pykka actors on one event loop."""

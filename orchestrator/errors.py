@@ -1,0 +1,338 @@
+"""Every way a request can fail, as one tree.
+
+What an error means stands on its class and is read as one attribute by the retry policy, the
+breaker, routing and the gateway; nobody writes an `isinstance` ladder or a status table. Scopes
+never grow by themselves: an error of scope `request` can't end a worker, one of scope `worker`
+can't end an engine.
+
+    OrchestratorError
+    ├── ConfigError                       the YAML is wrong; never reaches a request
+    ├── RequestError                      scope request: the caller's own
+    │   ├── InvalidRequestError           400 ── ContextLengthExceededError, ContentFilteredError
+    │   ├── RequestTooLargeError          413
+    │   ├── ModelNotFoundError            404
+    │   ├── QueueFullError                429
+    │   ├── DeadlineExceededError         504
+    │   ├── RequestCanceledError          499
+    │   └── SlowConsumerError             499
+    ├── UpstreamError                     scope upstream: one attempt at a provider failed
+    │   ├── UpstreamConnectError, UpstreamServerError, UpstreamOverloadedError
+    │   ├── UpstreamTimeoutError, UpstreamTruncatedError, UpstreamProtocolError
+    │   └── UpstreamRateLimitedError, UpstreamQuotaExceededError, UpstreamAuthenticationError,
+    │       UpstreamPermissionError, UpstreamNotFoundError
+    ├── CircuitOpenError                  scope upstream: refused here, the provider wasn't asked
+    ├── WorkerError                       scope worker: a slot or its model host failed
+    │   └── WorkerCrashedError, WorkerHungError, WorkerStartError
+    └── EngineError                       scope engine
+        └── EngineUnhealthyError, EngineDrainingError, InternalError
+"""
+
+from typing import ClassVar, Literal
+
+Scope = Literal["request", "upstream", "worker", "engine"]
+
+MAX_UPSTREAM_TEXT = 200
+
+
+class OrchestratorError(Exception):
+    """A request failed, or could not be accepted."""
+
+    status_code: ClassVar[int] = 500
+    """The HTTP status that a caller of the gateway gets before the first token."""
+    code: ClassVar[str] = "internal_error"
+    """A stable name for programs; the gateway sends it as `error.code`."""
+    kind: ClassVar[str] = "server_error"
+    """OpenAI's `error.type`."""
+    scope: ClassVar[Scope] = "engine"
+    retryable: ClassVar[bool] = False
+    """Whether the same deployment may be tried again while nothing was delivered."""
+    fails_over: ClassVar[bool] = False
+    """Whether the next deployment of the route may be tried while nothing was delivered."""
+    trips_breaker: ClassVar[bool] = False
+    free_retry: ClassVar[bool] = False
+    """Whether trying again costs no retry budget, because no upstream was reached."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: float | None = None,
+        upstream_status: int | None = None,
+        upstream_code: str | None = None,
+    ) -> None:
+        """Keeps what a program may want to know besides the text.
+
+        Args:
+            message: One sentence: what was wrong, where, and what to do.
+            param: The request's field or the config's key path at fault.
+            retry_after: Seconds until trying again can make sense.
+            upstream_status: The provider's HTTP status.
+            upstream_code: The provider's own error code.
+        """
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+        self.upstream_status = upstream_status
+        self.upstream_code = upstream_code
+
+    @property
+    def root_cause(self) -> BaseException:
+        """The first error of the chain of causes, which may be this one."""
+        error: BaseException = self
+        seen = {id(error)}
+        while error.__cause__ is not None and id(error.__cause__) not in seen:
+            error = error.__cause__
+            seen.add(id(error))
+        return error
+
+
+def describe(error: BaseException) -> str:
+    """Returns class and text of an error; survives an error whose `__str__` raises."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything, the error must still be told
+        text = "<its text could not be made>"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+class ConfigError(OrchestratorError):
+    """The configuration can't be used; the message has a line for each fault."""
+
+    code = "invalid_config"
+
+
+class RequestError(OrchestratorError):
+    """The request itself can't be served; nobody else is concerned."""
+
+    status_code = 400
+    kind = "invalid_request_error"
+    scope = "request"
+
+
+class InvalidRequestError(RequestError):
+    """A field of the request is missing, malformed or out of range; `param` names it."""
+
+    code = "invalid_request"
+
+
+class ContextLengthExceededError(InvalidRequestError):
+    """Prompt and answer don't fit into the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class ContentFilteredError(InvalidRequestError):
+    """A provider refused the prompt by its content rules."""
+
+    code = "content_filter"
+
+
+class RequestTooLargeError(RequestError):
+    """One request above a limit that no waiting cures."""
+
+    status_code = 413
+    code = "request_too_large"
+
+
+class ModelNotFoundError(RequestError):
+    """No route of that name."""
+
+    status_code = 404
+    code = "model_not_found"
+
+
+class QueueFullError(RequestError):
+    """The deployment's queue has no room; come back after `retry_after` seconds."""
+
+    status_code = 429
+    code = "queue_full"
+    kind = "rate_limit_error"
+    fails_over = True
+
+
+class DeadlineExceededError(RequestError):
+    """The request's own deadline passed; says nothing about health."""
+
+    status_code = 504
+    code = "deadline_exceeded"
+    kind = "timeout_error"
+
+
+class RequestCanceledError(RequestError):
+    """The caller canceled or went away."""
+
+    status_code = 499
+    code = "canceled"
+
+
+class SlowConsumerError(RequestError):
+    """The caller didn't read while its buffer filled up; only this request ends."""
+
+    status_code = 499
+    code = "slow_consumer"
+
+
+class UpstreamError(OrchestratorError):
+    """One attempt at a provider failed."""
+
+    status_code = 502
+    code = "upstream_error"
+    kind = "upstream_error"
+    scope = "upstream"
+    retryable = True
+    fails_over = True
+    trips_breaker = True
+
+
+class UpstreamConnectError(UpstreamError):
+    """No connection could be made: nothing was sent."""
+
+    code = "upstream_unreachable"
+    free_retry = True
+
+
+class UpstreamServerError(UpstreamError):
+    """The provider answered 5xx."""
+
+    code = "upstream_server_error"
+
+
+class UpstreamOverloadedError(UpstreamError):
+    """The provider is over its capacity (503 or 529 with its own code)."""
+
+    status_code = 503
+    code = "upstream_overloaded"
+
+
+class UpstreamTimeoutError(UpstreamError):
+    """A step at the provider (connect, first token, next token) took longer than its limit."""
+
+    status_code = 504
+    code = "upstream_timeout"
+
+
+class UpstreamTruncatedError(UpstreamError):
+    """The stream ended without a finish reason."""
+
+    code = "upstream_truncated"
+
+
+class UpstreamProtocolError(UpstreamError):
+    """The provider's bytes are no answer: broken JSON, HTML, an oversized event."""
+
+    code = "upstream_protocol_error"
+
+
+class UpstreamRateLimitedError(UpstreamError):
+    """429: the key pauses, the breaker doesn't move."""
+
+    status_code = 429
+    code = "upstream_rate_limited"
+    kind = "rate_limit_error"
+    trips_breaker = False
+
+
+class UpstreamQuotaExceededError(UpstreamError):
+    """The provider account has no credit left; trying again is no cure."""
+
+    status_code = 429
+    code = "insufficient_quota"
+    kind = "insufficient_quota"
+    retryable = False
+    trips_breaker = False
+
+
+class UpstreamAuthenticationError(UpstreamError):
+    """The provider refused the deployment's key; the caller's own key is not at fault."""
+
+    code = "upstream_authentication"
+    retryable = False
+    trips_breaker = False
+
+
+class UpstreamPermissionError(UpstreamError):
+    """The deployment's key may not use this model or feature."""
+
+    code = "upstream_permission_denied"
+    retryable = False
+    trips_breaker = False
+
+
+class UpstreamNotFoundError(UpstreamError):
+    """The provider doesn't know the deployment's model or path."""
+
+    code = "upstream_not_found"
+    retryable = False
+    trips_breaker = False
+
+
+class CircuitOpenError(OrchestratorError):
+    """The breaker refused the attempt; the provider was not asked."""
+
+    status_code = 503
+    code = "circuit_open"
+    kind = "overloaded_error"
+    scope = "upstream"
+    fails_over = True
+    free_retry = True
+
+
+class WorkerError(OrchestratorError):
+    """A worker failed under this request."""
+
+    status_code = 502
+    code = "worker_error"
+    scope = "worker"
+    retryable = True
+    fails_over = True
+
+
+class WorkerCrashedError(WorkerError):
+    """The worker or its model host died."""
+
+    code = "worker_crashed"
+
+
+class WorkerHungError(WorkerError):
+    """A local step made no progress within its lease; the worker is replaced."""
+
+    status_code = 504
+    code = "worker_hung"
+
+
+class WorkerStartError(WorkerError):
+    """A worker could not be started: its model didn't load, or not in time."""
+
+    status_code = 503
+    code = "worker_start_failed"
+
+
+class EngineError(OrchestratorError):
+    """The whole deployment is concerned."""
+
+    status_code = 503
+    kind = "overloaded_error"
+    fails_over = True
+
+
+class EngineUnhealthyError(EngineError):
+    """The engine is poisoned; `__cause__` is the first fault's cause."""
+
+    code = "engine_unhealthy"
+
+
+class EngineDrainingError(EngineError):
+    """The service is stopping and takes nothing new, or its drain limit ended this request."""
+
+    code = "draining"
+
+
+class InternalError(EngineError):
+    """A fault of this program; the log has the traceback."""
+
+    status_code = 500
+    code = "internal_error"
+    kind = "server_error"
+    fails_over = False

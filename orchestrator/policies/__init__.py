@@ -1,0 +1,1 @@
+"""Queue, permits, breaker and retries: values that the actors consult; none knows another."""

@@ -1,0 +1,164 @@
+"""What is asked: messages, sampling, priority and deadline, checked before anything is queued."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from orchestrator.channel import Channel
+from orchestrator.errors import InvalidRequestError
+
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 512
+MAX_SEED = 2**63 - 1
+BYTES_PER_TOKEN = 4
+DEFAULT_ANSWER_TOKENS = 256
+
+
+class Priority(IntEnum):
+    """Who goes first; among equals, who came first."""
+
+    BACKGROUND = 0
+    NORMAL = 1
+    HIGH = 2
+    CRITICAL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: str
+    content: str | Sequence[Mapping[str, object]] | None
+    """Text, or content parts in OpenAI's shape (`{"type": "text", "text": ...}`)."""
+    fields: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Other members of the message (`name`, `tool_calls`, `tool_call_id`), passed on untouched."""
+
+    @property
+    def text(self) -> str:
+        """The text of the message; its text parts joined."""
+        if self.content is None:
+            return ""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(str(part.get("text", "")) for part in self.content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is chosen; None leaves it to the model's or provider's default."""
+
+    temperature: float | None = None
+    """0 to 2; 0 is greedy."""
+    top_p: float | None = None
+    """Above 0, up to 1."""
+    max_tokens: int | None = None
+    """At least 1."""
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    """Texts that end the answer and are not part of it."""
+    presence_penalty: float | None = None
+    """-2 to 2."""
+    frequency_penalty: float | None = None
+    """-2 to 2."""
+
+    def __post_init__(self) -> None:
+        """Checks ranges.
+
+        Raises:
+            InvalidRequestError: A value is out of range, not finite or of another type.
+        """
+        _check_number("temperature", self.temperature, 0.0, 2.0)
+        _check_number("top_p", self.top_p, 0.0, 1.0)
+        if self.top_p == 0:
+            raise InvalidRequestError("top_p must be above 0", param="top_p")
+        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        _check_integer("seed", self.seed, 0, MAX_SEED)
+        if len(self.stop) > MAX_STOPS:
+            raise InvalidRequestError(f"stop takes at most {MAX_STOPS} texts", param="stop")
+        for text in self.stop:
+            if not text or len(text) > MAX_STOP_LENGTH:
+                raise InvalidRequestError(
+                    f"each stop text has 1 to {MAX_STOP_LENGTH} characters", param="stop"
+                )
+
+
+def _check_number(name: str, value: object, low: float, high: float) -> None:
+    if value is None:
+        return
+    # bool is an int to Python, never to the caller of an API
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequestError(f"{name} must be a number", param=name)
+    if not math.isfinite(value) or not low <= value <= high:
+        raise InvalidRequestError(f"{name} must be from {low:g} to {high:g}", param=name)
+
+
+def _check_integer(name: str, value: object, low: int, high: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequestError(f"{name} must be a whole number", param=name)
+    if not low <= value <= high:
+        raise InvalidRequestError(f"{name} must be from {low} to {high}", param=name)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class AttemptRecord:
+    """What one attempt did; the caller sees the list as `stream.attempts`."""
+
+    deployment: str
+    worker: str
+    epoch: int
+    started_at: float
+    """Loop time, seconds; so are the next two."""
+    queued_for: float
+    """Seconds between acceptance (or the attempt before) and this start."""
+    first_token_at: float | None = None
+    ended_at: float | None = None
+    outcome: str = "running"
+    """`done`, `retried`, `gave_up`, `interrupted`, `canceled`, or `running`."""
+    error: str | None = None
+    """Class and text of what went wrong, None if nothing did."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PriorityRequest:
+    """One request on its way; it carries its channel and its deadline with it."""
+
+    request_id: str
+    model: str
+    """The route's name, as the caller gave it."""
+    messages: Sequence[Message]
+    sampling: SamplingParams
+    deadline: float
+    """Loop time, seconds; covers queue, permits, backoff, attempts and failover."""
+    channel: Channel
+    priority: Priority = Priority.NORMAL
+    idempotent: bool = True
+    """False forbids every retry and failover once an attempt was started."""
+    extra: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Provider-specific fields of the request's body, passed on untouched."""
+    accepted_at: float = 0.0
+    """Loop time, seconds."""
+    attempts: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
+
+    def __post_init__(self) -> None:
+        """Checks the messages.
+
+        Raises:
+            InvalidRequestError: There is no message.
+        """
+        if not self.messages:
+            raise InvalidRequestError("messages must not be empty", param="messages")
+
+    def __repr__(self) -> str:
+        # E16: no prompt in a repr, so none in a log
+        return f"<PriorityRequest {self.request_id} {self.priority.name.lower()} {self.model}>"
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Prompt (4 bytes a token) and the longest answer; what a permit reserves."""
+        prompt = sum(len(message.text) for message in self.messages) // BYTES_PER_TOKEN
+        return max(1, prompt + (self.sampling.max_tokens or DEFAULT_ANSWER_TOKENS))

@@ -1,0 +1,1 @@
+"""What produces tokens: a model on this machine or a provider elsewhere, behind one Protocol."""

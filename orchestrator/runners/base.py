@@ -1,0 +1,88 @@
+"""The seam to whatever produces tokens.
+
+A runner raises errors of `orchestrator.errors` only, and it never retries, never limits and never
+looks at another runner.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.events import Finished, TokenChunk
+from orchestrator.request import PriorityRequest
+from orchestrator.runners.lease import Lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """What a runner can do besides streaming text."""
+
+    local: bool = False
+    """Steps run on this machine: an expired lease is a hang of the worker, not of a provider."""
+    resumable: bool = False
+    """Prompt plus the tokens sent so far can be continued exactly."""
+
+
+class Runner(Protocol):
+    """One slot's access to a model; one `generate` at a time."""
+
+    @property
+    def abilities(self) -> Abilities:
+        """What this runner can do; constant."""
+        ...
+
+    async def start(self) -> None:
+        """Makes the runner ready: loads the model, or opens the client.
+
+        Raises:
+            WorkerStartError: It can't be made ready.
+        """
+        ...
+
+    def generate(
+        self, request: PriorityRequest, lease: Lease
+    ) -> AsyncGenerator[TokenChunk | Finished, None]:
+        """Streams the answer: chunks, then one `Finished`, after which the stream ends.
+
+        The runner arms `lease` for each step (`connect`, `first_token`, `next_token`) and calls
+        `lease.progress()` per token. Closing the generator or cancelling its task frees all that
+        the attempt holds (upstream connection, place in the batch) at once.
+
+        Raises:
+            OrchestratorError: One of its subclasses of scope request, upstream or worker.
+        """
+        ...
+
+    async def closed(self) -> BaseException:
+        """Returns the cause when the runner dies by itself; otherwise never returns.
+
+        A remote runner has nothing that can die and waits for ever.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Frees everything; the runner is not used again."""
+        ...
+
+
+def accept_anything(_request: PriorityRequest) -> None:
+    """The check of a runner that leaves all checks to its provider."""
+
+
+async def nothing_to_close() -> None:
+    """The end of a slot factory that holds nothing of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFactory:
+    """Makes runners for the slots of one deployment, again and again."""
+
+    create: Callable[[], Runner]
+    """A fresh runner that isn't started yet; slots of one local model share its host."""
+    model: str
+    """The model's name for people."""
+    inspect: Callable[[PriorityRequest], Awaitable[None] | None] = accept_anything
+    """Refuses a request that the runner can't serve, before it is queued: raises
+    `InvalidRequestError` at once or from the awaitable that it returns."""
+    aclose: Callable[[], Awaitable[None]] = nothing_to_close
+    """Ends what the runners share (the model host)."""

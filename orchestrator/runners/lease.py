@@ -1,0 +1,102 @@
+"""A deadline on one step of an attempt, re-armed by progress.
+
+A hang is missing progress, never age: the lease runs only while a step runs, so waiting in the
+queue or for a permit can't trip it, and a stream may last for ever as long as tokens come. Progress
+is a token or a completed step; bytes, keep-alive comments and heartbeats are none. There is one
+timer per attempt, which looks at the newest deadline when it fires; a token costs one clock read.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Step(StrEnum):
+    """What an attempt is waiting for."""
+
+    CONNECT = "connect"
+    FIRST_TOKEN = "first_token"
+    NEXT_TOKEN = "next_token"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLimits:
+    """Seconds that each step may take without progress."""
+
+    connect: float = 5.0
+    first_token: float = 60.0
+    inter_token: float = 20.0
+
+    def of(self, step: Step) -> float:
+        """Seconds for that step."""
+        match step:
+            case Step.CONNECT:
+                return self.connect
+            case Step.FIRST_TOKEN:
+                return self.first_token
+            case Step.NEXT_TOKEN:
+                return self.inter_token
+
+
+class Lease:
+    """The lease of one attempt; armed and re-armed by the runner, watched by the worker.
+
+    Args:
+        limits: Seconds per step.
+        on_expired: Called once, on the loop, with this lease, when a step made no progress in time.
+    """
+
+    __slots__ = ("_budget", "_limits", "_loop", "_on_expired", "_timer", "deadline", "expired", "step")
+
+    def __init__(self, limits: StepLimits, on_expired: "Callable[[Lease], None]") -> None:
+        self._limits = limits
+        self._on_expired = on_expired
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._budget = 0.0
+        self.step: Step | None = None
+        """The step that runs; None while disarmed."""
+        self.deadline = 0.0
+        """Loop time, seconds, by which the step must show progress."""
+        self.expired = False
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.step or 'disarmed'}, {self._budget:g} s>"
+
+    @property
+    def budget(self) -> float:
+        """Seconds that the armed step may take without progress."""
+        return self._budget
+
+    def arm(self, step: Step) -> None:
+        """Starts the clock of a step."""
+        self.step = step
+        self._budget = self._limits.of(step)
+        self.deadline = self._loop.time() + self._budget
+        if self._timer is not None and self._timer.when() > self.deadline:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self._loop.call_at(self.deadline, self._look)
+
+    def progress(self) -> None:
+        """A token came or a step was completed: the running step starts anew."""
+        self.deadline = self._loop.time() + self._budget
+
+    def disarm(self) -> None:
+        """Nothing runs any more; the timer is gone."""
+        self.step = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        if self.step is None or self.expired:
+            return
+        if self._loop.time() < self.deadline:
+            self._timer = self._loop.call_at(self.deadline, self._look)
+            return
+        self.expired = True
+        self._on_expired(self)
