@@ -60,8 +60,17 @@ class Runner(Protocol):
         """
         ...
 
+    def hung(self) -> None:
+        """A local step missed its lease: kills what can't be asked any more (the model host).
+
+        Called from the loop, returns at once; every stream of that host then fails with its cause.
+        A remote runner does nothing.
+        """
+        ...
+
     async def aclose(self) -> None:
-        """Frees everything; the runner is not used again."""
+        """Frees everything of this runner; it is not used again. Never waits longer than 15 s."""
+        ...
         ...
 
 

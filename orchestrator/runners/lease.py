@@ -47,7 +47,16 @@ class Lease:
         on_expired: Called once, on the loop, with this lease, when a step made no progress in time.
     """
 
-    __slots__ = ("_budget", "_limits", "_loop", "_on_expired", "_timer", "deadline", "expired", "step")
+    __slots__ = (
+        "_budget",
+        "_limits",
+        "_loop",
+        "_on_expired",
+        "_timer",
+        "deadline",
+        "expired",
+        "step",
+    )
 
     def __init__(self, limits: StepLimits, on_expired: "Callable[[Lease], None]") -> None:
         self._limits = limits
