@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from orchestrator.errors import WorkerHungError
 from orchestrator.events import Finished, TokenChunk
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.lease import Lease
@@ -60,11 +61,12 @@ class Runner(Protocol):
         """
         ...
 
-    def hung(self) -> None:
+    def hung(self, cause: WorkerHungError) -> None:
         """A local step missed its lease: kills what can't be asked any more (the model host).
 
-        Called from the loop, returns at once; every stream of that host then fails with its cause.
-        A remote runner does nothing.
+        Called from the loop, returns at once; every stream of that host then fails with `cause` as
+        its `__cause__`, and `closed()` returns an error that leads to it. A remote runner does
+        nothing.
         """
         ...
 
