@@ -14,7 +14,8 @@ can't end an engine.
     │   ├── QueueFullError                429
     │   ├── DeadlineExceededError         504
     │   ├── RequestCanceledError          499
-    │   └── SlowConsumerError             499
+    │   ├── SlowConsumerError             499
+    │   └── GenerationFailedError         500
     ├── UpstreamError                     scope upstream: one attempt at a provider failed
     │   ├── UpstreamConnectError, UpstreamServerError, UpstreamOverloadedError
     │   ├── UpstreamTimeoutError, UpstreamTruncatedError, UpstreamProtocolError
@@ -172,6 +173,15 @@ class SlowConsumerError(RequestError):
 
     status_code = 499
     code = "slow_consumer"
+
+
+class GenerationFailedError(RequestError):
+    """The local model failed on this request alone; its host and its neighbours go on."""
+
+    status_code = 500
+    code = "generation_failed"
+    kind = "server_error"
+    fails_over = True
 
 
 class UpstreamError(OrchestratorError):
