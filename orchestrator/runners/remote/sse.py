@@ -1,0 +1,159 @@
+r"""Server-sent events from bytes: the decoder of WHATWG HTML, "Server-sent events", without I/O.
+
+Rules:
+    1. The same bytes give the same events, however the reads cut them: within a line end, within
+       the byte order mark, within a character.
+    2. An event is handed out as soon as its blank line is there; a `\r` ends a line at once.
+    3. What stands after the last blank line is no event by the standard; `flush` hands it out
+       apart, and the caller decides whether it is whole.
+    4. Every byte is looked at a bounded number of times, and one event has a greatest size.
+
+Data stays bytes: its reader is a JSON decoder that checks UTF-8 itself. `id` and `retry` are for
+clients that reconnect, which an answer can't; they are dropped.
+"""
+
+import msgspec
+
+from orchestrator.errors import UpstreamProtocolError
+
+MAX_EVENT_BYTES = 16 << 20
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
+    """One event of a stream."""
+
+    data: bytes
+    """The `data` lines, joined by line feeds."""
+    event: bytes = b""
+    """The `event` field; empty if the stream gave none."""
+
+
+class SseDecoder:
+    """Turns the reads of one stream into events.
+
+    Args:
+        max_event_bytes: Bound of one event's data together with the line that is still open.
+    """
+
+    __slots__ = (
+        "_data",
+        "_data_bytes",
+        "_event",
+        "_head",
+        "_max_event_bytes",
+        "_open_bytes",
+        "_open_line",
+        "_skip_line_feed",
+    )
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_event_bytes = max_event_bytes
+        self._data: list[bytes] = []
+        self._event = b""
+        self._open_line: list[bytes] = []
+        """Pieces of the line whose end hasn't come yet; joined once, so long lines stay linear."""
+        self._open_bytes = 0
+        self._data_bytes = 0
+        self._skip_line_feed = False
+        """The last read ended with a carriage return, whose line feed may still follow."""
+        self._head: bytes | None = b""
+        """The stream's first bytes while they may be a byte order mark; None afterwards."""
+
+    def __repr__(self) -> str:
+        within = self._open_line or self._data or self._event
+        state = "within an event" if within else "between events"
+        return f"<SseDecoder {state}, {self._data_bytes + self._open_bytes} bytes held>"
+
+    def feed(self, read: bytes) -> list[ServerSentEvent]:
+        """Takes what was read and returns the events that it completes.
+
+        Raises:
+            UpstreamProtocolError: One event is larger than the bound.
+        """
+        if self._head is not None:
+            read = self._without_mark(read)
+        if self._skip_line_feed and read:
+            self._skip_line_feed = False
+            read = read.removeprefix(b"\n")
+        if b"\r" in read:
+            self._skip_line_feed = read.endswith(b"\r")
+            read = read.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        events: list[ServerSentEvent] = []
+        if self._open_line or self._data or self._event:
+            blank = read.find(b"\n\n")
+            if blank < 0:
+                self._take_lines(read, events)
+                return events
+            self._take_lines(read[: blank + 2], events)
+            read = read[blank + 2 :]
+        # Between events, where most reads begin: whole events of one line are cut out at once.
+        end = read.rfind(b"\n\n") + 2
+        if read.startswith(b"data: ") and end > 1:
+            data = read[6 : end - 2].split(b"\n\ndata: ")
+            if read.count(b"\n", 0, end) == 2 * len(data) and end <= self._max_event_bytes:
+                events.extend(map(ServerSentEvent, data))
+                read = read[end:]
+        if read:
+            self._take_lines(read, events)
+        return events
+
+    def flush(self) -> ServerSentEvent | None:
+        """Ends the stream and returns the event that lacks its blank line, if there is one."""
+        if self._head:
+            self._open_line.append(self._head)
+            self._head = None
+        events: list[ServerSentEvent] = []
+        self._take_lines(b"\n\n", events)
+        return events[0] if events else None
+
+    def _without_mark(self, read: bytes) -> bytes:
+        start = (self._head or b"") + read
+        if len(start) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(start):
+            self._head = start
+            return b""
+        self._head = None
+        return start.removeprefix(BYTE_ORDER_MARK)
+
+    def _take_lines(self, text: bytes, events: list[ServerSentEvent]) -> None:
+        *lines, rest = text.split(b"\n")
+        if lines and self._open_line:
+            self._open_line.append(lines[0])
+            lines[0] = b"".join(self._open_line)
+            self._open_line.clear()
+            self._open_bytes = 0
+        for line in lines:
+            if line:
+                self._take_field(line)
+            else:
+                self._dispatch(events)
+        if rest:
+            self._open_line.append(rest)
+            self._open_bytes += len(rest)
+            self._check()
+
+    def _take_field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+            self._data_bytes += len(value) + 1
+            self._check()
+        elif name == b"event":
+            self._event = value
+
+    def _dispatch(self, events: list[ServerSentEvent]) -> None:
+        if self._data:
+            events.append(ServerSentEvent(b"\n".join(self._data), self._event))
+            self._data.clear()
+        self._event = b""
+        self._data_bytes = 0
+
+    def _check(self) -> None:
+        if self._data_bytes + self._open_bytes > self._max_event_bytes:
+            raise self._too_large()
+
+    def _too_large(self) -> UpstreamProtocolError:
+        return UpstreamProtocolError(
+            f"one event of the stream is larger than {self._max_event_bytes} bytes"
+        )
