@@ -1,0 +1,1 @@
+"""Breaks workers, providers and clients on purpose, in simulation and live, and judges the run."""

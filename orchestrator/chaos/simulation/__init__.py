@@ -1,0 +1,1 @@
+"""The same engine, workers and policies under virtual time, where a seed replays a run exactly."""
