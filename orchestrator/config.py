@@ -1,0 +1,247 @@
+"""The configuration as a whole: what may stand in the file, and how it is read.
+
+Whatever is wrong is found while the file is read, all of it together, a line a fault; what has been
+read needs no further check.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from orchestrator.errors import ConfigError
+from orchestrator.quantities import text, whole
+from orchestrator.references import Secret, Surroundings
+from orchestrator.sections import (
+    Breaker,
+    Limits,
+    OpenAI,
+    Queue,
+    Retry,
+    Section,
+    Server,
+    Supervision,
+    Timeouts,
+    Torch,
+)
+from orchestrator.yaml_faults import findings_in, nearest, path_text, report, shown
+from orchestrator.yaml_schema import editor_schema
+from orchestrator.yaml_text import Document, Finding, list_of, section_of
+
+_MAX_FILE_BYTES = 1 << 20
+_CREDENTIAL_HEADERS = ("authorization", "key", "token", "secret", "cookie")
+
+Name = Annotated[
+    str,
+    text(
+        r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$",
+        "a name of up to 128 letters, digits and . _ : / @ + - (a letter or digit first)",
+    ),
+]
+
+
+class Deployment(Section):
+    """One model behind one engine."""
+
+    runner: Annotated[Torch | OpenAI, Field(discriminator="kind")]
+    """What produces the tokens, chosen by kind."""
+    slots: Annotated[int, whole(1, 4096)] = 8
+    """Requests that run at the same time."""
+    queue: Queue = Queue()
+    limits: Limits = Limits()
+    retry: Retry = Retry()
+    breaker: Breaker = Breaker()
+    timeouts: Timeouts = Timeouts()
+    supervision: Supervision = Supervision()
+
+
+class Route(Section):
+    """A model name that callers use."""
+
+    deployments: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    """Deployments that serve it, the preferred one first; the next takes over when one fails."""
+
+
+class Config(Section):
+    """The whole file."""
+
+    server: Server = Server()
+    deployments: Annotated[
+        Mapping[Name, Deployment],
+        Field(min_length=1, json_schema_extra={"additionalProperties": False}),
+    ]
+    """The models by name, at least one; each name is a route as well."""
+    routes: Annotated[
+        Mapping[Name, Route], Field(json_schema_extra={"additionalProperties": False})
+    ] = Field(default={})
+    """Further model names for callers, each with the deployments that serve it."""
+
+    @property
+    def all_routes(self) -> dict[str, tuple[str, ...]]:
+        """Deployments by every model name that a caller may use, the file's routes first."""
+        own = {name: (name,) for name in self.deployments}
+        return {name: route.deployments for name, route in self.routes.items()} | own
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What works but should be mended, a line each."""
+        return tuple(
+            f"{path_text(path)}: the secret stands in the file; use {{env: NAME}} or {{file: PATH}}"
+            for path, secret in self._secrets()
+            if secret.origin == "inline"
+        )
+
+    def _secrets(self) -> Iterator[tuple[tuple[str, ...], Secret]]:
+        for name, deployment in self.deployments.items():
+            runner = deployment.runner
+            if not isinstance(runner, OpenAI):
+                continue
+            path = ("deployments", name, "runner")
+            if runner.api_key is not None:
+                yield (*path, "api_key"), runner.api_key
+            for header, value in runner.headers.items():
+                # most headers are no secrets: these words tell those that are
+                if any(word in header.lower() for word in _CREDENTIAL_HEADERS):
+                    yield (*path, "headers", header), value
+
+
+def load(path: str | Path, *, environ: Mapping[str, str] | None = None) -> Config:
+    """Reads a YAML file.
+
+    Args:
+        path: The file; relative paths inside it start in its folder.
+        environ: Where `{env: NAME}` looks; None is the process's own environment.
+
+    Raises:
+        ConfigError: It can't be used; the message has a line for each fault.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+        reason = error.strerror if isinstance(error, OSError) else "not a path"
+        raise ConfigError(f"{path}: the file can't be read: {reason}") from error
+    if len(content) > _MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: larger than {_MAX_FILE_BYTES} bytes, which no config is")
+    try:
+        yaml = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        # not chained: the cause would quote the file, secrets included
+        raise ConfigError(f"{path}:{line}: not UTF-8 text") from None
+    folder = Path(path).absolute().parent
+    return parse(yaml, str(path), folder=folder, environ=environ)
+
+
+def parse(
+    yaml: str,
+    source: str = "<text>",
+    *,
+    folder: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """Reads YAML text.
+
+    Args:
+        yaml: The text.
+        source: Its name in messages.
+        folder: Where relative paths start; None is the working directory.
+        environ: Where `{env: NAME}` looks; None is the process's own environment.
+
+    Raises:
+        ConfigError: It can't be used; the message has a line for each fault.
+    """
+    document = Document(yaml, source)
+    findings = list(document.findings)
+    config = None
+    if document.data is None and not findings:
+        findings = [Finding(line=1, path=(), text="the file is empty; deployments is missing")]
+    elif document.data is not None:
+        findings += _route_findings(document)
+        around = Surroundings(folder or Path.cwd(), os.environ if environ is None else environ)
+        try:
+            config = Config.model_validate(document.data, context=around)
+        except ValidationError as error:
+            findings += findings_in(error, document, schema())
+    # raised out here, so that no pydantic error with the values of secrets is chained to it
+    if config is None or findings:
+        first = min(findings, key=lambda finding: finding.line)
+        raise ConfigError(report(source, findings), param=path_text(first.path) or None)
+    return config
+
+
+def schema() -> dict[str, object]:
+    """The JSON Schema of the file; published as `config/gateway.schema.json`."""
+    return editor_schema(Config)
+
+
+def embedded_default() -> Path:
+    """The file that is used where none is named: one small local model."""
+    package = Path(__file__).parent
+    installed = package / "gateway.yaml"  # only a wheel puts it there
+    return installed if installed.exists() else package.parent / "config" / "gateway.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRow:
+    """One deployment of one route, as `orchestrator check` prints it."""
+
+    route: str
+    place: int
+    """0 for the preferred deployment, then in failover order."""
+    deployment: str
+    kind: str
+    model: str
+    endpoint: str
+    """Where the model runs: the device, or the base URL."""
+    slots: int
+    queue: int
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+
+
+def summary(config: Config) -> list[SummaryRow]:
+    """What would run, a row for each deployment of each route."""
+    return [
+        _row(route, place, name, config.deployments[name])
+        for route, names in config.all_routes.items()
+        for place, name in enumerate(names)
+    ]
+
+
+def _row(route: str, place: int, name: str, deployment: Deployment) -> SummaryRow:
+    runner = deployment.runner
+    return SummaryRow(
+        route=route,
+        place=place,
+        deployment=name,
+        kind=runner.kind,
+        model=runner.model,
+        endpoint=runner.base_url if isinstance(runner, OpenAI) else runner.device,
+        slots=deployment.slots,
+        queue=deployment.queue.capacity,
+        requests_per_minute=deployment.limits.requests_per_minute,
+        tokens_per_minute=deployment.limits.tokens_per_minute,
+    )
+
+
+def _route_findings(document: Document) -> Iterator[Finding]:
+    """Checks names across sections, in data that may be wrong in every other way."""
+    deployments = section_of(section_of(document.data).get("deployments"))
+    for route, section in section_of(section_of(document.data).get("routes")).items():
+        path = ("routes", route)
+        if route in deployments:
+            text = "a deployment has this name, so it is a route already"
+            yield Finding(line=document.line_of(path), path=path, text=text)
+        names = list_of(section_of(section).get("deployments"))
+        for index, name in enumerate(names):
+            place = (*path, "deployments", index)
+            if isinstance(name, str) and name not in deployments:
+                text = f"no deployment {shown(name)}; {nearest(name, deployments)}"
+                yield Finding(line=document.line_of(place), path=place, text=text)
+            elif name in names[:index]:
+                text = f"{shown(name)} is listed twice"
+                yield Finding(line=document.line_of(place), path=place, text=text)

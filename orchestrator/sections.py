@@ -1,0 +1,220 @@
+"""The sections of the YAML that stand below a deployment or beside all of them.
+
+One frozen model a section, in the order of the file; the text below each key is what an editor
+shows. A section or key that is left out, or left empty, takes its default.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    model_validator,
+)
+from pydantic.config import JsonDict
+
+from orchestrator.quantities import duration_text, seconds, size, text, whole, wrong
+from orchestrator.references import Secret, base_url, existing_file, model_place
+
+_OWN_HEADERS = {"host", "content-length", "content-type", "transfer-encoding", "connection"}
+
+Count = Annotated[int, whole(1, 1_000_000_000)]
+Duration = Annotated[float, seconds()]
+NonEmpty = Annotated[str, text(r"^\S(.*\S)?$", "a text that isn't empty, without blanks around it")]
+HeaderName = Annotated[str, text(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", "a header's name")]
+
+
+def _nullable_unless_required(schema: JsonDict) -> None:
+    if "required" not in schema:
+        schema["type"] = ["object", "null"]
+
+
+class Section(BaseModel):
+    """What every section has in common: strict, frozen, and no key that it doesn't know."""
+
+    model_config = ConfigDict(
+        strict=True,
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+        json_schema_extra=_nullable_unless_required,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: object) -> object:
+        # a section whose keys are all commented out is null to YAML, and means its defaults
+        return {} if value is None else value
+
+
+class Server(Section):
+    """Where the gateway listens, and how it stops."""
+
+    host: NonEmpty = "127.0.0.1"
+    """Address to listen on; 127.0.0.1 is reachable from this machine only."""
+    port: Annotated[int, whole(0, 65535)] = 8080
+    """Port to listen on; 0 takes any that is free."""
+    drain: Annotated[float, seconds(0.0)] = 30.0
+    """How long running requests may go on after a stop signal."""
+    max_body: Annotated[int, size(2**10, 2**30)] = 10 * 2**20
+    """Largest request body; a larger one is answered with 413."""
+    access_log: bool = True
+    """Whether each request is one line in the log; prompts never are."""
+
+
+class Torch(Section):
+    """A model on this machine, run by torch in a process of its own."""
+
+    kind: Literal["torch"]
+    """torch: a model on this machine."""
+    model: Annotated[str, model_place()]
+    """package:NAME/FILE, a .gguf file, a folder (./, ../ and ~/ are understood) or a hub id."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Number format of the weights; auto takes what the model was saved in."""
+    device: Annotated[
+        str, text(r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$", "auto, cpu, cuda, cuda:N or mps")
+    ] = "auto"
+    """Where the model runs; auto takes a GPU if there is one."""
+    threads: Annotated[int, whole(1, 1024)] | None = None
+    """CPU threads for the model; null takes one less than there are cores."""
+    revision: NonEmpty | None = None
+    """Branch, tag or commit of a hub model; null takes its newest."""
+    trust_remote_code: bool = False
+    """Whether Python code that comes with the model may run on this machine."""
+
+
+def _canonical(_: str) -> Literal["openai"]:
+    return "openai"
+
+
+def _not_own(headers: Mapping[str, Secret]) -> Mapping[str, Secret]:
+    for name in headers:
+        if name.lower() in _OWN_HEADERS:
+            raise wrong(f"header {name} is the runner's own to set")
+    return headers
+
+
+class OpenAI(Section):
+    """A model behind an HTTP endpoint that speaks OpenAI's chat completions."""
+
+    kind: Annotated[Literal["openai", "open_ai"], AfterValidator(_canonical)]
+    """openai: an OpenAI-compatible endpoint, streamed over HTTP."""
+    base_url: Annotated[str, base_url()]
+    """Address before /chat/completions, such as https://api.example.com/v1."""
+    model: NonEmpty
+    """The model's name at the endpoint."""
+    api_key: Secret | None = None
+    """Sent as bearer token: {env: NAME} or {file: PATH}."""
+    organization: NonEmpty | None = None
+    """Sent as OpenAI-Organization."""
+    project: NonEmpty | None = None
+    """Sent as OpenAI-Project."""
+    headers: Annotated[
+        Mapping[HeaderName, Secret],
+        AfterValidator(_not_own),
+        Field(json_schema_extra={"additionalProperties": False}),
+    ] = Field(default={})
+    """Further HTTP headers; a value may be {env: NAME} or {file: PATH}."""
+    ca_file: Annotated[Path, existing_file()] | None = None
+    """PEM file of the certificate authorities to trust instead of the usual ones."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.api_key and any(name.lower() == "authorization" for name in self.headers):
+            raise wrong("api_key and the header authorization exclude each other")
+        return self
+
+
+class Queue(Section):
+    """Requests that wait for a slot."""
+
+    capacity: Annotated[int, whole(1, 1_000_000)] = 256
+    """Requests that may wait; one more is answered with 429."""
+
+
+class Limits(Section):
+    """What may be sent to the model; null is no limit."""
+
+    requests_per_minute: Count | None = None
+    """Attempts that may start in a minute."""
+    tokens_per_minute: Count | None = None
+    """Tokens, prompts and answers together, in a minute."""
+
+
+class Retry(Section):
+    """When and how often an attempt is repeated while nothing has been delivered."""
+
+    max_attempts: Annotated[int, whole(1, 20)] = 3
+    """Attempts of one request at this deployment, the first included."""
+    initial_backoff: Duration = 0.2
+    """Longest wait before the second attempt; it doubles with each one."""
+    max_backoff: Duration = 10.0
+    """Longest wait between two attempts, a provider's Retry-After included."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _ascending("initial_backoff", self.initial_backoff, "max_backoff", self.max_backoff)
+        return self
+
+
+class Breaker(Section):
+    """When a deployment that keeps failing is left alone for a while."""
+
+    failure_threshold: Annotated[int, whole(1, 10_000)] = 10
+    """Failures in a row that open it."""
+    open_for: Duration = 30.0
+    """How long nothing is tried once it is open."""
+    probes: Annotated[int, whole(1, 100)] = 1
+    """Attempts let through to see whether it can close again."""
+
+
+class Timeouts(Section):
+    """How long a step may take without progress, and a request in all."""
+
+    connect: Duration = 5.0
+    """Until the connection to a provider stands."""
+    first_token: Duration = 60.0
+    """From then to the first token."""
+    inter_token: Duration = 20.0
+    """Between two tokens."""
+    total: Duration = 600.0
+    """From acceptance to the end, waiting and retries included."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for step in ("connect", "first_token", "inter_token"):
+            _ascending(step, cast("float", getattr(self, step)), "total", self.total)
+        return self
+
+
+class Supervision(Section):
+    """What happens after a worker or the whole engine has failed."""
+
+    max_restarts: Annotated[int, whole(0, 1000)] = 5
+    """Restarts of workers within the time below; one more poisons the engine."""
+    within: Duration = 30.0
+    """The time in which restarts are counted."""
+    initial_backoff: Duration = 0.1
+    """Wait before a restart; it doubles with each further one."""
+    max_backoff: Duration = 5.0
+    """Longest wait before a restart."""
+    on_poison: Literal["restart", "stay"] = "restart"
+    """restart: a poisoned engine is followed by a new one; stay: it waits for the platform."""
+    start_timeout: Duration = 600.0
+    """How long a runner may take to start, loading its model included."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _ascending("initial_backoff", self.initial_backoff, "max_backoff", self.max_backoff)
+        return self
+
+
+def _ascending(low: str, low_seconds: float, high: str, high_seconds: float) -> None:
+    if low_seconds > high_seconds:
+        low_text, high_text = duration_text(low_seconds), duration_text(high_seconds)
+        raise wrong(f"{low} ({low_text}) is longer than {high} ({high_text})")
