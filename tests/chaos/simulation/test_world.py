@@ -132,7 +132,7 @@ def test_actors_started_in_a_run_are_gone_after_it_and_others_are_not():
 
     async def main() -> None:
         ref = Echo.start()
-        assert await runtime.ask(ref, "ping", timeout=1) == "ping"
+        assert await runtime.ask(ref, "ping", within=1) == "ping"
         Echo.start()
 
     try:

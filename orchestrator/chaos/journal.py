@@ -1,0 +1,207 @@
+"""The journal of a run: one append-only list of requests, faults and measurements.
+
+The verdict is computed from these events alone. The order of the list is the order of what
+happened; times are rounded to a microsecond, so a run and its file have the same hash and the same
+verdict. Values are text, finite numbers and truth values; no prompt, no key, no wall clock.
+
+What each kind says (fields besides `value`; then the members of `value`, those in brackets may be
+left out). `deployment` may be left out everywhere in a run with one nameless deployment.
+
+    run             -; seed, [anything for people]
+    deployment      -; deployment, slots, queue_capacity, [permits_burst, permits_per_second],
+                    [max_restarts, restart_window], [retry_share, retry_floor, retry_window]:
+                    one per deployment, before all others; a limit that is left out isn't judged
+    engine_start    -; deployment, generation: an engine begins to accept
+    poison          -; deployment, cause: class and text of the root cause
+    worker_start    worker; deployment: a new worker begins to start its runner
+    worker_dead     worker; deployment, deliberate: it ended; deliberate if it was asked to
+    kill            worker; deployment: a lease expired and the worker is written off for it
+
+    submit          request; [tokens]: the caller asks; tokens is the length of the whole answer
+    accept          request; deployment, priority, deadline, depth: a deployment took it in; again
+                    at the next one after a failover; depth is the queue's length, itself included
+    reject          request; deployment, code, depth: a deployment refused it
+    dequeue         request; deployment: it left the queue, to be dispatched or because it ended
+    dispatch        request, worker, epoch; deployment: the engine recorded the assignment
+    attempt_start   request, worker, epoch, [attempt]; deployment: the worker began it
+    provider_start  request, worker, epoch; deployment, [zombie]: it reached the provider or model
+                    (a refused connection or circuit did not); zombie if it can't be canceled
+    step            worker; budget: a lease was armed or made progress; seconds until it expires
+    token           request, epoch; -: the channel took a chunk
+    provider_end    request, worker, epoch; deployment: the stream at the provider is closed
+    retry           request; deployment, not_before, depth: it went back into the queue
+    late            [request, worker, epoch]; -: something old came and changed nothing
+    read            request; index: the caller was given the token with that number, from 0
+    cancel          request; -: the caller cancels or goes away
+    terminal        request, [epoch]; outcome (done, error, canceled); of an error also code, scope,
+                    cause, attempts: the ending was decided; epoch if an attempt decided it
+    end_read        request; outcome: the caller was given the ending
+
+    fault_landed    [request], [worker]; [text]: an injected fault took effect there; an error that
+                    comes of it must tell this text; a hang has none
+    queue_depth     -; deployment, depth: a measurement at any time
+    gauge           -; name, value, [expected]: a measurement; with `expected` one taken at rest
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+Scalar = str | int | float | bool | None
+TIME_DIGITS = 6
+
+
+class JournalError(Exception):
+    """The journal itself is wrong: a line can't be read or an event lacks what its kind needs."""
+
+
+class Kind(StrEnum):
+    """What happened; the module's docstring is the table."""
+
+    RUN = "run"
+    DEPLOYMENT = "deployment"
+    ENGINE_START = "engine_start"
+    POISON = "poison"
+    WORKER_START = "worker_start"
+    WORKER_DEAD = "worker_dead"
+    KILL = "kill"
+    SUBMIT = "submit"
+    ACCEPT = "accept"
+    REJECT = "reject"
+    DEQUEUE = "dequeue"
+    DISPATCH = "dispatch"
+    ATTEMPT_START = "attempt_start"
+    PROVIDER_START = "provider_start"
+    STEP = "step"
+    TOKEN = "token"
+    PROVIDER_END = "provider_end"
+    RETRY = "retry"
+    LATE = "late"
+    READ = "read"
+    CANCEL = "cancel"
+    TERMINAL = "terminal"
+    END_READ = "end_read"
+    FAULT_LANDED = "fault_landed"
+    QUEUE_DEPTH = "queue_depth"
+    GAUGE = "gauge"
+
+
+class Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """One line of the journal."""
+
+    t: float
+    """Seconds since the start of the run, rounded to a microsecond."""
+    kind: Kind
+    request: str | None = None
+    attempt: int | None = None
+    worker: str | None = None
+    epoch: int | None = None
+    value: dict[str, Scalar] = msgspec.field(default_factory=dict[str, Scalar])
+
+    @property
+    def deployment(self) -> str:
+        """The deployment that it happened in; empty in a run that names none."""
+        return self.text("deployment", "")
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A member of the value that is text.
+
+        Raises:
+            JournalError: It is missing and there is no default, or it is something else.
+        """
+        value = self.value.get(key, default)
+        if not isinstance(value, str):
+            raise self._lacks(key, "text")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A member of the value that is a number.
+
+        Raises:
+            JournalError: It is missing and there is no default, or it is something else.
+        """
+        value = self.value.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._lacks(key, "a number")
+        return value
+
+    def flag(self, key: str) -> bool:
+        """A member of the value that is true or false; false if it is missing."""
+        return self.value.get(key) is True
+
+    def _lacks(self, key: str, what: str) -> JournalError:
+        found = self.value.get(key)
+        return JournalError(f"{self.kind} at {self.t} s: {key} must be {what}, not {found!r}")
+
+
+class Journal:
+    """Collects the events of one run.
+
+    Args:
+        clock: Seconds; the loop's time in a simulation.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._events: list[Event] = []
+
+    def __repr__(self) -> str:
+        return f"<Journal, {len(self._events)} events>"
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """All events so far, oldest first."""
+        return self._events
+
+    def record(
+        self,
+        kind: Kind,
+        *,
+        request: str | None = None,
+        attempt: int | None = None,
+        worker: str | None = None,
+        epoch: int | None = None,
+        **value: Scalar,
+    ) -> None:
+        """Appends what happens now."""
+        now = round(self._clock(), TIME_DIGITS)
+        self._events.append(Event(now, kind, request, attempt, worker, epoch, value))
+
+    def hash(self) -> str:
+        """The run's trace as one short text; equal runs have equal ones."""
+        return trace_hash(self._events)
+
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder(Event)
+
+
+def trace_hash(events: Iterable[Event]) -> str:
+    """The hash of a journal's lines, 32 hexadecimal digits."""
+    return blake2b(_encoder.encode_lines(list(events)), digest_size=16).hexdigest()
+
+
+def write_journal(path: Path, events: Iterable[Event]) -> None:
+    """Appends events to a file, one JSON object a line."""
+    with path.open("ab") as file:
+        file.write(_encoder.encode_lines(list(events)))
+
+
+def read_journal(path: Path) -> list[Event]:
+    """Reads a file back; a torn last line, of a writer that was killed, is left out.
+
+    Raises:
+        JournalError: A whole line isn't an event.
+    """
+    events: list[Event] = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        try:
+            events.append(_decoder.decode(line))
+        except msgspec.DecodeError as error:
+            if not line.endswith(b"\n"):
+                break
+            raise JournalError(f"{path}, line {number}: {error}") from error
+    return events
