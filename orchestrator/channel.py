@@ -83,7 +83,7 @@ class Channel:
             callback()
 
     def begin(self, epoch: int) -> None:
-        """Gives the pen to the attempt with this number and takes it from every older one."""
+        """Gives the pen to the attempt with this number, from 1, and takes it from every other."""
         self._epoch = epoch
 
     def send(self, chunk: TokenChunk, epoch: int) -> bool:
@@ -120,9 +120,13 @@ class Channel:
         return True
 
     def retract(self) -> bool:
-        """Drops what nobody has read yet; False if something was read, so nothing is dropped."""
+        """Drops what nobody has read yet and takes the pen from the attempt that wrote it.
+
+        False if something was read or the request has ended: then nothing may be restarted.
+        """
         if self.delivered or self._ending is not None:
             return False
+        self._epoch = 0  # a straggler's chunk must not become the first of another attempt
         self._chunks.clear()
         self._size_bytes = 0
         return True

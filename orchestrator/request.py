@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from orchestrator.channel import Channel
-from orchestrator.errors import InvalidRequestError
+from orchestrator.errors import InvalidRequestError, OrchestratorError
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 512
@@ -132,26 +132,37 @@ class PriorityRequest:
     """The route's name, as the caller gave it."""
     messages: Sequence[Message]
     sampling: SamplingParams
-    deadline: float
-    """Loop time, seconds; covers queue, permits, backoff, attempts and failover."""
     channel: Channel
+    timeout: float | None = None
+    """Seconds from acceptance to the deadline; None takes the route's."""
     priority: Priority = Priority.NORMAL
     idempotent: bool = True
     """False forbids every retry and failover once an attempt was started."""
     extra: Mapping[str, object] = field(default_factory=dict[str, object])
     """Provider-specific fields of the request's body, passed on untouched."""
     accepted_at: float = 0.0
-    """Loop time, seconds."""
+    """Loop time, seconds; so is the next."""
+    deadline: float = math.inf
+    """Covers queue, permits, backoff, attempts and failover; set at acceptance."""
     attempts: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
 
+    first_error: OrchestratorError | None = None
+    """What the first attempt that failed has failed with; the cause that survives."""
+    estimated_prompt_tokens: int = field(init=False)
+    """4 bytes a token."""
+
     def __post_init__(self) -> None:
-        """Checks the messages.
+        """Checks messages and deadline.
 
         Raises:
-            InvalidRequestError: There is no message.
+            InvalidRequestError: There is no message, or the timeout is no positive number.
         """
+        if self.timeout is not None and not 0 < self.timeout < math.inf:
+            raise InvalidRequestError("the deadline must be above 0 seconds", param="deadline")
         if not self.messages:
             raise InvalidRequestError("messages must not be empty", param="messages")
+        characters = sum(len(message.text) for message in self.messages)
+        self.estimated_prompt_tokens = max(1, characters // BYTES_PER_TOKEN)
 
     def __repr__(self) -> str:
         # E16: no prompt in a repr, so none in a log
@@ -159,6 +170,5 @@ class PriorityRequest:
 
     @property
     def estimated_tokens(self) -> int:
-        """Prompt (4 bytes a token) and the longest answer; what a permit reserves."""
-        prompt = sum(len(message.text) for message in self.messages) // BYTES_PER_TOKEN
-        return max(1, prompt + (self.sampling.max_tokens or DEFAULT_ANSWER_TOKENS))
+        """Prompt and the longest answer; what a permit reserves."""
+        return self.estimated_prompt_tokens + (self.sampling.max_tokens or DEFAULT_ANSWER_TOKENS)

@@ -1,0 +1,249 @@
+"""The actor that dispatches: one per generation of a deployment.
+
+It owns the ledger of slots: who is idle, who is busy with which request under which epoch. The
+rules are:
+
+    1. An assignment is recorded before it is told, so a worker that dies can't lose a request.
+    2. idle + busy = live slots, always; a message with an old epoch or worker changes nothing.
+    3. A permit is reserved and the breaker looked at before a slot is taken: nobody waits in one.
+    4. The engine never waits inside a handler. What has a time in it sets one timer.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from typing_extensions import override
+
+from orchestrator import metrics
+from orchestrator.actors.messages import (
+    Abort,
+    Assign,
+    AttemptEnded,
+    EngineMessage,
+    Gone,
+    SlotLost,
+    SlotReady,
+    Wake,
+)
+from orchestrator.actors.runtime import LoopActor, OnDeath, Ref, tell
+from orchestrator.attempt import (
+    Canceled,
+    Done,
+    Gates,
+    GaveUp,
+    Interrupted,
+    Outcome,
+    TryAgain,
+    after_failure,
+    outcome_name,
+)
+from orchestrator.errors import CircuitOpenError, OrchestratorError, WorkerCrashedError, describe
+from orchestrator.events import Failed
+from orchestrator.inflight import Inflight, Ticket
+from orchestrator.policies.queue import PriorityQueue
+from orchestrator.policies.rate_limit import Permit
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    ref: Ref
+    epoch: int = 0
+    ticket: Ticket | None = None
+    permit: Permit | None = None
+
+
+class Engine(LoopActor):
+    """Dispatches the queue of one deployment to its slots.
+
+    Args:
+        inflight: The deployment's registry.
+        queue: Its queue, which the registry fills.
+        gates: Its permits, breaker and retry policy.
+        next_epoch: Gives a number that no attempt had before.
+        on_death: Told when the engine ends, with the cause.
+    """
+
+    def __init__(
+        self,
+        inflight: Inflight,
+        queue: PriorityQueue,
+        gates: Gates,
+        *,
+        next_epoch: Callable[[], int],
+        on_death: OnDeath,
+    ) -> None:
+        super().__init__(on_death=on_death)
+        self._inflight = inflight
+        self._generation = inflight.generation
+        self._queue = queue
+        self._gates = gates
+        self._next_epoch = next_epoch
+        self._slots: dict[str, _Slot] = {}
+        self._idle: deque[str] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._meters = metrics.for_deployment(inflight.deployment)
+
+    def __repr__(self) -> str:
+        return f"<Engine {self._inflight.deployment}, {len(self._idle)} of {len(self._slots)} idle>"
+
+    @override
+    def on_receive(self, message: EngineMessage) -> None:
+        """Handles one message, then dispatches what can be dispatched."""
+        if self._generation != self._inflight.generation:
+            self._meters.stale()
+            return
+        match message:
+            case Wake():
+                pass
+            case Gone(ticket):
+                self._withdraw(ticket)
+            case SlotReady(worker, ref):
+                self._slots[worker] = _Slot(ref)
+                self._idle.append(worker)
+                self._count_slots()
+            case SlotLost(worker, cause):
+                self._lose(worker, cause)
+            case AttemptEnded(worker, epoch, outcome):
+                self._free(worker, epoch, outcome)
+            case _:
+                assert_never(message)
+        self._dispatch()
+
+    @override
+    async def release(self) -> None:
+        """Forgets the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _dispatch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._idle:
+            now = loop.time()
+            ticket = self._queue.peek(now)
+            if ticket is None:
+                self._wake_at(self._queue.next_time())
+                return
+            if (refusal := self._gates.breaker.refusal(now)) is not None:
+                self._queue.pop(ticket)
+                self._give_up(ticket, refusal)
+                continue
+            tokens = ticket.request.estimated_tokens
+            permit = self._gates.limiter.reserve(tokens, now)
+            if permit is None:
+                self._wake_at(self._gates.limiter.ready_at(tokens, now))
+                return
+            self._queue.pop(ticket)
+            self._assign(self._idle.popleft(), ticket, permit, now)
+
+    def _assign(self, worker: str, ticket: Ticket, permit: Permit, now: float) -> None:
+        slot = self._slots[worker]
+        epoch = self._next_epoch()
+        ticket.attempts += 1
+        ticket.worker = worker
+        slot.epoch, slot.ticket, slot.permit = epoch, ticket, permit  # rule 1: first the record,
+        ticket.request.channel.begin(epoch)
+        order = Assign(ticket.request, epoch, ticket.attempts, permit, now - ticket.queued_at)
+        self._meters.dispatched(order.queued_for)
+        tell(slot.ref, order)  # then the word; if the worker is dead, its death is on the way
+
+    def _free(self, worker: str, epoch: int, outcome: Outcome) -> None:
+        slot = self._slots.get(worker)
+        if slot is None or slot.epoch != epoch or slot.ticket is None:
+            self._meters.stale()
+            return
+        ticket, slot.ticket, slot.permit = slot.ticket, None, None
+        self._idle.append(worker)
+        self._settle(ticket, outcome)
+
+    def _settle(self, ticket: Ticket, outcome: Outcome) -> None:
+        self._meters.attempt_ended(outcome_name(outcome))
+        if not self._inflight.holds(ticket):
+            return  # it was canceled, or poisoned away, while the word was on its way
+        match outcome:
+            case Done() | Canceled():
+                self._inflight.leave(ticket)
+            case TryAgain(error, not_before):
+                _remember(ticket, error)
+                ticket.queued_at = asyncio.get_running_loop().time()
+                self._queue.push_back(ticket, not_before=not_before)
+            case GaveUp(error):
+                self._give_up(ticket, error)
+            case Interrupted(error):
+                _remember(ticket, error)
+                ticket.request.channel.end(Failed(error))
+            case _:
+                assert_never(outcome)
+
+    def _give_up(self, ticket: Ticket, error: OrchestratorError) -> None:
+        first = ticket.request.first_error
+        if isinstance(error, CircuitOpenError) and first is not None:
+            error = first  # a gate that refuses the retry must not hide why there was one
+        _remember(ticket, error)
+        self._inflight.give_up(ticket, error)
+
+    def _lose(self, worker: str, cause: BaseException | None) -> None:
+        slot = self._slots.pop(worker, None)
+        if slot is None:
+            return
+        if worker in self._idle:
+            self._idle.remove(worker)
+        self._count_slots()
+        ticket, permit = slot.ticket, slot.permit
+        if ticket is None or permit is None:
+            return
+        permit.settle(permit.tokens)
+        now = asyncio.get_running_loop().time()
+        error = _crash(worker, cause)
+        self._settle(
+            ticket,
+            after_failure(
+                ticket.request,
+                error,
+                attempts=ticket.attempts,
+                retry=self._gates.retry,
+                now=now,
+            ),
+        )
+
+    def _withdraw(self, ticket: Ticket) -> None:
+        slot = self._slots.get(ticket.worker)
+        if slot is not None and slot.ticket is ticket:
+            tell(slot.ref, Abort(slot.epoch))
+
+    def _count_slots(self) -> None:
+        self._inflight.count_slots(len(self._slots))
+
+    def _wake_at(self, when: float | None) -> None:
+        if self._timer is not None:
+            if when is not None and self._timer.when() == when:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if when is not None:
+            self._timer = asyncio.get_running_loop().call_at(when, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        tell(self.actor_ref, Wake())
+
+
+def _remember(ticket: Ticket, error: OrchestratorError) -> None:
+    if ticket.request.first_error is None:
+        ticket.request.first_error = error
+
+
+def _crash(worker: str, cause: BaseException | None) -> OrchestratorError:
+    # a fresh object for each request: one that is raised in many tasks grows one traceback
+    if isinstance(cause, OrchestratorError):
+        error = type(cause)(f"worker {worker}: {cause.message}")
+    else:
+        reason = "it was stopped" if cause is None else describe(cause)
+        error = WorkerCrashedError(f"worker {worker} died: {reason}")
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,241 @@
+"""One attempt: permit -> breaker -> runner -> channel.
+
+The outcome is a value. What it means for the request is decided here, once, for attempts that end
+by themselves and (through `after_failure`) for those whose worker died:
+
+    Done         the answer is whole and the channel has its ending
+    TryAgain     nothing was read and the policy allows another try: back into the queue
+    GaveUp       nothing was read, but not here again: routing decides what follows
+    Interrupted  something was read: one terminal error, nothing is ever restarted
+    Canceled     nobody waits any more
+"""
+
+import asyncio
+import logging
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import assert_never
+
+from orchestrator.errors import (
+    CircuitOpenError,
+    InternalError,
+    OrchestratorError,
+    UpstreamRateLimitedError,
+    UpstreamTimeoutError,
+    UpstreamTruncatedError,
+    WorkerHungError,
+    describe,
+)
+from orchestrator.events import Finished
+from orchestrator.policies.breaker import Breaker
+from orchestrator.policies.rate_limit import Permit, RateLimiter
+from orchestrator.policies.retry import RetryPolicy
+from orchestrator.request import AttemptRecord, PriorityRequest
+from orchestrator.runners.base import Runner
+from orchestrator.runners.lease import Lease, Step, StepLimits
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The answer is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    """Not before that loop time, at the request's old place in the queue."""
+
+    error: OrchestratorError
+    not_before: float
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """This deployment can't serve the request."""
+
+    error: OrchestratorError
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """It broke after something was read."""
+
+    error: OrchestratorError
+
+
+@dataclass(frozen=True, slots=True)
+class Canceled:
+    """The request had ended otherwise."""
+
+
+Outcome = Done | TryAgain | GaveUp | Interrupted | Canceled
+
+
+def outcome_name(outcome: Outcome) -> str:
+    """The outcome's name in metrics, logs and attempt records."""
+    match outcome:
+        case Done():
+            return "done"
+        case TryAgain():
+            return "retried"
+        case GaveUp():
+            return "gave_up"
+        case Interrupted():
+            return "interrupted"
+        case Canceled():
+            return "canceled"
+        case _:
+            assert_never(outcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """What one deployment's attempts pass; shared by its engine and workers."""
+
+    limiter: RateLimiter
+    breaker: Breaker
+    retry: RetryPolicy
+    limits: StepLimits
+
+
+async def attempt(
+    request: PriorityRequest,
+    epoch: int,
+    permit: Permit,
+    gates: Gates,
+    runner: Runner,
+    record: AttemptRecord,
+) -> OrchestratorError | None:
+    """Runs one attempt with the permit that the engine reserved for it.
+
+    Returns:
+        What it failed with; None if the answer is whole or nobody waits for it any more.
+
+    Raises:
+        CancelledError: The worker ends or the request was withdrawn; everything is given back.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        era = gates.breaker.admit(loop.time())
+    except CircuitOpenError as refusal:
+        permit.release()
+        return refusal
+    try:
+        result = await _stream(request, epoch, gates.limits, runner, record)
+    except asyncio.CancelledError:
+        gates.breaker.no_verdict(era)
+        permit.settle(permit.tokens)
+        raise
+    permit.settle(result.tokens)
+    if result.error is not None:
+        gates.breaker.failed(era, result.error)
+        _heed(result.error, gates.limiter, loop.time())
+    elif result.whole:
+        gates.breaker.succeeded(era)
+    else:
+        gates.breaker.no_verdict(era)
+    return result.error
+
+
+def after_failure(
+    request: PriorityRequest,
+    error: OrchestratorError,
+    *,
+    attempts: int,
+    retry: RetryPolicy,
+    now: float,
+) -> Outcome:
+    """Decides what an error means for the request; takes back what nobody has read.
+
+    Args:
+        request: Whose attempt failed.
+        error: With what.
+        attempts: Attempts at this deployment so far.
+        retry: The deployment's policy.
+        now: Loop time, seconds.
+    """
+    channel = request.channel
+    if channel.ending is not None:
+        return Canceled()
+    if not channel.retract():
+        return Interrupted(error)
+    if request.idempotent or isinstance(error, CircuitOpenError):
+        not_before = retry.next_try(error, attempts=attempts, now=now, deadline=request.deadline)
+        if not_before is not None:
+            return TryAgain(error, not_before)
+    return GaveUp(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    error: OrchestratorError | None
+    tokens: int
+    whole: bool = False
+
+
+async def _stream(
+    request: PriorityRequest,
+    epoch: int,
+    limits: StepLimits,
+    runner: Runner,
+    record: AttemptRecord,
+) -> _Result:
+    """Moves tokens from the runner to the channel until either has enough."""
+    loop = asyncio.get_running_loop()
+    channel = request.channel
+    tokens = request.estimated_prompt_tokens
+    # An expired lease ends the attempt through this scope, so that its cancel can't be taken for a
+    # caller's. Without a deadline of its own it costs a microsecond per attempt.
+    scope = asyncio.timeout(None)
+    lease = Lease(limits, lambda _: scope.reschedule(loop.time()))
+    try:
+        async with scope, aclosing(runner.generate(request, lease)) as stream:
+            async for event in stream:
+                if isinstance(event, Finished):
+                    if event.usage is not None:
+                        tokens = event.usage.total_tokens
+                    return _Result(None, tokens, whole=channel.end(event, epoch))
+                if record.first_token_at is None:
+                    record.first_token_at = loop.time()
+                tokens += event.tokens
+                if not channel.send(event, epoch):
+                    return _Result(None, tokens)
+        return _Result(_stopped_short(record), tokens)
+    except TimeoutError as error:
+        if not lease.expired:
+            return _Result(_unexpected(error), tokens)
+        return _Result(_missed(lease, runner), tokens)
+    except OrchestratorError as error:
+        return _Result(error, tokens)
+    except Exception as error:  # a runner's bug is this request's, and nobody else's
+        logger.exception("the runner of request %s raised an unexpected error", request.request_id)
+        return _Result(_unexpected(error), tokens)
+    finally:
+        lease.disarm()
+
+
+def _missed(lease: Lease, runner: Runner) -> OrchestratorError:
+    step = (lease.step or Step.NEXT_TOKEN).replace("_", " ")
+    if runner.abilities.local:
+        hang = WorkerHungError(f"no progress within {lease.budget:g} s in step: {step}")
+        runner.hung(hang)
+        return hang
+    return UpstreamTimeoutError(f"the provider took longer than {lease.budget:g} s for: {step}")
+
+
+def _stopped_short(record: AttemptRecord) -> OrchestratorError:
+    return UpstreamTruncatedError(
+        f"the stream of {record.deployment} ended without a finish reason"
+    )
+
+
+def _unexpected(cause: Exception) -> InternalError:
+    error = InternalError(f"the runner raised an unexpected error: {describe(cause)}")
+    error.__cause__ = cause
+    return error
+
+
+def _heed(error: OrchestratorError, limiter: RateLimiter, now: float) -> None:
+    if isinstance(error, UpstreamRateLimitedError) and error.retry_after is not None:
+        limiter.pause(now + error.retry_after)

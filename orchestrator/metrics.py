@@ -1,0 +1,217 @@
+"""Every metric, declared in one place; Prometheus' names and units.
+
+A deployment's meters are bound to their labels once, so that counting costs no look-up. Gauges are
+read when they are scraped and cost nothing in between.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+REGISTRY = CollectorRegistry()
+
+TIME_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+REQUESTS = Counter(
+    "orchestrator_requests",
+    "Requests that ended, by route and outcome (`finished` or an error code).",
+    ["route", "outcome"],
+    registry=REGISTRY,
+)
+TOKENS = Counter(
+    "orchestrator_tokens",
+    "Tokens of finished requests, by route and kind (`prompt`, `completion`).",
+    ["route", "kind"],
+    registry=REGISTRY,
+)
+REQUEST_SECONDS = Histogram(
+    "orchestrator_request_seconds",
+    "Seconds from acceptance to the ending.",
+    ["route"],
+    buckets=TIME_BUCKETS,
+    registry=REGISTRY,
+)
+FIRST_TOKEN_SECONDS = Histogram(
+    "orchestrator_first_token_seconds",
+    "Seconds from acceptance to the first token.",
+    ["route"],
+    buckets=TIME_BUCKETS,
+    registry=REGISTRY,
+)
+QUEUE_SECONDS = Histogram(
+    "orchestrator_queue_seconds",
+    "Seconds that an attempt waited in the queue, permits and backoff included.",
+    ["deployment"],
+    buckets=TIME_BUCKETS,
+    registry=REGISTRY,
+)
+ATTEMPTS = Counter(
+    "orchestrator_attempts",
+    "Attempts that ended, by outcome.",
+    ["deployment", "outcome"],
+    registry=REGISTRY,
+)
+FAULTS = Counter(
+    "orchestrator_faults",
+    "Faults of workers and engines, by scope and class of the root cause.",
+    ["deployment", "scope", "cause"],
+    registry=REGISTRY,
+)
+RESTARTS = Counter(
+    "orchestrator_slot_restarts",
+    "Slots that were started anew after a death.",
+    ["deployment"],
+    registry=REGISTRY,
+)
+STALE = Counter(
+    "orchestrator_stale_messages",
+    "Messages with an old generation, worker or epoch, which changed nothing.",
+    ["deployment"],
+    registry=REGISTRY,
+)
+LATE = Counter(
+    "orchestrator_late_events",
+    "Chunks and endings that came after a request's ending.",
+    ["route"],
+    registry=REGISTRY,
+)
+READY = Gauge(
+    "orchestrator_ready",
+    "1 while the deployment would serve a request, else 0.",
+    ["deployment"],
+    registry=REGISTRY,
+)
+LIVE_SLOTS = Gauge(
+    "orchestrator_live_slots", "Slots with a live worker.", ["deployment"], registry=REGISTRY
+)
+QUEUED = Gauge("orchestrator_queued", "Requests that wait.", ["deployment"], registry=REGISTRY)
+INFLIGHT = Gauge(
+    "orchestrator_inflight",
+    "Accepted requests that have not ended.",
+    ["deployment"],
+    registry=REGISTRY,
+)
+PERMITS = Gauge(
+    "orchestrator_permits",
+    "Permits that are neither settled nor released.",
+    ["deployment"],
+    registry=REGISTRY,
+)
+BREAKER = Gauge(
+    "orchestrator_breaker_state",
+    "0 closed, 1 half-open, 2 open.",
+    ["deployment"],
+    registry=REGISTRY,
+)
+GENERATION = Gauge(
+    "orchestrator_generation", "Number of the engine's life.", ["deployment"], registry=REGISTRY
+)
+
+
+class DeploymentMeters:
+    """One deployment's counters, bound to their labels."""
+
+    def __init__(self, deployment: str) -> None:
+        self._deployment = deployment
+        self._queue_seconds = QUEUE_SECONDS.labels(deployment)
+        self._restarts = RESTARTS.labels(deployment)
+        self._stale = STALE.labels(deployment)
+        self._outcomes = {
+            outcome: ATTEMPTS.labels(deployment, outcome)
+            for outcome in ("done", "retried", "gave_up", "interrupted", "canceled")
+        }
+
+    def dispatched(self, waited: float) -> None:
+        """An attempt starts after that many seconds in the queue."""
+        self._queue_seconds.observe(waited)
+
+    def attempt_ended(self, outcome: str) -> None:
+        """An attempt ended."""
+        self._outcomes[outcome].inc()
+
+    def stale(self) -> None:
+        """A message with an old number came and was dropped."""
+        self._stale.inc()
+
+    def restart(self) -> None:
+        """A slot is started anew."""
+        self._restarts.inc()
+
+    def fault(self, scope: str, cause: str) -> None:
+        """A fault was settled; `cause` is a class name, never a message."""
+        FAULTS.labels(self._deployment, scope, cause).inc()
+
+    def poisoned(self, cause: str) -> None:
+        """The engine was poisoned."""
+        FAULTS.labels(self._deployment, "engine", cause).inc()
+
+    def observe(
+        self,
+        *,
+        ready: Callable[[], float],
+        live_slots: Callable[[], float],
+        queued: Callable[[], float],
+        inflight: Callable[[], float],
+        permits: Callable[[], float],
+        breaker: Callable[[], float],
+        generation: Callable[[], float],
+    ) -> None:
+        """Tells the gauges where to look when they are scraped."""
+        READY.labels(self._deployment).set_function(ready)
+        LIVE_SLOTS.labels(self._deployment).set_function(live_slots)
+        QUEUED.labels(self._deployment).set_function(queued)
+        INFLIGHT.labels(self._deployment).set_function(inflight)
+        PERMITS.labels(self._deployment).set_function(permits)
+        BREAKER.labels(self._deployment).set_function(breaker)
+        GENERATION.labels(self._deployment).set_function(generation)
+
+
+class RouteMeters:
+    """One route's counters, bound to their labels."""
+
+    def __init__(self, route: str) -> None:
+        self._route = route
+        self._seconds = REQUEST_SECONDS.labels(route)
+        self._first_token = FIRST_TOKEN_SECONDS.labels(route)
+        self._finished = REQUESTS.labels(route, "finished")
+        self._prompt = TOKENS.labels(route, "prompt")
+        self._completion = TOKENS.labels(route, "completion")
+        self._late = LATE.labels(route)
+
+    def finished(self, seconds: float, prompt_tokens: int, completion_tokens: int) -> None:
+        """A request was answered."""
+        self._finished.inc()
+        self._seconds.observe(seconds)
+        self._prompt.inc(prompt_tokens)
+        self._completion.inc(completion_tokens)
+
+    def failed(self, seconds: float, code: str) -> None:
+        """A request failed; `code` is the error's, a closed set."""
+        REQUESTS.labels(self._route, code).inc()
+        self._seconds.observe(seconds)
+
+    def first_token(self, seconds: float) -> None:
+        """The first token came that many seconds after acceptance."""
+        self._first_token.observe(seconds)
+
+    def late(self, events: int) -> None:
+        """That many events came after the ending."""
+        self._late.inc(events)
+
+
+@cache
+def for_deployment(deployment: str) -> DeploymentMeters:
+    """The meters of a deployment; made once."""
+    return DeploymentMeters(deployment)
+
+
+@cache
+def for_route(route: str) -> RouteMeters:
+    """The meters of a route; made once."""
+    return RouteMeters(route)
+
+
+def exposition() -> bytes:
+    """All metrics in Prometheus' text format."""
+    return generate_latest(REGISTRY)

@@ -1,0 +1,315 @@
+"""From configuration to what runs: deployments with their actors, and the routes over them.
+
+A `DeploymentPlan` is a deployment's part of the configuration in the words of the inner settings;
+`System` builds everything from plans. A test or a simulation makes its own plans, with a runner of
+its own, and gets the very same system.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator import metrics
+from orchestrator.actors.engine import Engine
+from orchestrator.actors.messages import AttemptEnded, Shutdown, Wake
+from orchestrator.actors.messages import Gone as GoneMessage
+from orchestrator.actors.runtime import OnDeath, Ref, ended, tell
+from orchestrator.actors.supervisor import Supervision, Supervisor
+from orchestrator.actors.worker import RemoteWorker, WorkerSettings
+from orchestrator.attempt import Gates
+from orchestrator.inflight import Fault, Inflight, Poisoned, StateName, Ticket
+from orchestrator.policies.breaker import Breaker
+from orchestrator.policies.queue import PriorityQueue
+from orchestrator.policies.rate_limit import RateLimiter, RateLimits
+from orchestrator.policies.retry import RetryBudget, RetryPolicy, RetrySettings
+from orchestrator.request import PriorityRequest
+from orchestrator.routing import Deployment, Route, Router
+from orchestrator.runners.base import SlotFactory
+from orchestrator.runners.lease import StepLimits
+
+logger = logging.getLogger(__name__)
+
+BREAKER_LEVELS = {"closed": 0.0, "half-open": 1.0, "open": 2.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerSettings:
+    """See `policies.breaker.Breaker`."""
+
+    failure_threshold: int = 10
+    open_for: float = 30.0
+    """Seconds."""
+    probes: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentPlan:
+    """All that a deployment is built from."""
+
+    name: str
+    factory: SlotFactory
+    slots: int = 8
+    queue_capacity: int = 256
+    limits: RateLimits = field(default_factory=RateLimits)
+    retry: RetrySettings = field(default_factory=RetrySettings)
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    steps: StepLimits = field(default_factory=StepLimits)
+    timeout: float = 600.0
+    """Seconds that a request has, unless it says so itself."""
+    start_timeout: float = 600.0
+    """Seconds that a runner may take to get ready."""
+    supervision: Supervision = field(default_factory=Supervision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentHealth:
+    """What the health page tells of a deployment."""
+
+    name: str
+    model: str
+    state: StateName
+    ready: bool
+    live_slots: int
+    slots: int
+    generation: int
+    breaker: str
+    queued: int
+    inflight: int
+    reason: str | None = None
+    fault_id: str | None = None
+    retry_after: float | None = None
+    """Seconds until a poisoned deployment may be back; None if it isn't poisoned or stays down."""
+
+
+class RunningDeployment:
+    """One deployment: its registry, queue and gates, and its supervisor while it runs.
+
+    Args:
+        plan: What it is built from.
+        next_epoch: Gives a number that no attempt had before; one source for the whole system.
+    """
+
+    def __init__(self, plan: DeploymentPlan, next_epoch: Callable[[], int]) -> None:
+        self.plan = plan
+        self.queue = PriorityQueue(plan.name, plan.queue_capacity)
+        self.gates = Gates(
+            limiter=RateLimiter(plan.limits),
+            breaker=Breaker(
+                plan.name,
+                failure_threshold=plan.breaker.failure_threshold,
+                open_for=plan.breaker.open_for,
+                probes=plan.breaker.probes,
+            ),
+            retry=RetryPolicy(plan.retry, RetryBudget()),
+            limits=plan.steps,
+        )
+        self.inflight = Inflight(
+            deployment=plan.name,
+            enqueue=self.queue.push,
+            dequeue=self.queue.discard,
+            on_accepted=self._accepted,
+            on_gone=self._gone,
+            slots=plan.slots,
+        )
+        self._next_epoch = next_epoch
+        self._engine: Ref | None = None
+        self._supervisor: Ref | None = None
+        self._wake = Wake()
+        metrics.for_deployment(plan.name).observe(
+            ready=lambda: float(self.inflight.ready),
+            live_slots=lambda: float(self.inflight.live_slots),
+            queued=lambda: float(len(self.queue)),
+            inflight=lambda: float(len(self.inflight)),
+            permits=lambda: float(self.gates.limiter.outstanding),
+            breaker=lambda: BREAKER_LEVELS[self.gates.breaker.state],
+            generation=lambda: float(self.inflight.generation),
+        )
+
+    def inspect(self, request: PriorityRequest) -> Awaitable[None] | None:
+        """Refuses what this deployment can never serve: raises a `RequestError`."""
+        self.gates.limiter.check(request.estimated_tokens)
+        return self.plan.factory.inspect(request)
+
+    def start(self) -> None:
+        """Starts the supervisor, which starts everything else."""
+        self._supervisor = Supervisor.start(
+            self.inflight,
+            self.plan.supervision,
+            start_engine=self._start_engine,
+            start_worker=self._start_worker,
+            on_death=self._supervisor_died,
+        )
+
+    def health(self) -> DeploymentHealth:
+        """Reads the state; costs nothing and asks no actor."""
+        state = self.inflight.state
+        fault = state.fault if isinstance(state, Poisoned) else None
+        return DeploymentHealth(
+            name=self.plan.name,
+            model=self.plan.factory.model,
+            state=self.inflight.state_name,
+            ready=self.inflight.ready,
+            live_slots=self.inflight.live_slots,
+            slots=self.plan.slots,
+            generation=self.inflight.generation,
+            breaker=self.gates.breaker.state,
+            queued=len(self.queue),
+            inflight=len(self.inflight),
+            reason=fault.describe() if fault else None,
+            fault_id=fault.fault_id if fault else None,
+            retry_after=self.inflight.restart_after if fault else None,
+        )
+
+    async def aclose(self) -> None:
+        """Ends what is left of its requests, its actors and what its runners share."""
+        self.inflight.stop()
+        if self._supervisor is not None:
+            if not tell(self._supervisor, Shutdown()):
+                logger.debug("the supervisor of %s was gone before", self.plan.name)
+            self._supervisor.stop(block=False)
+            await ended(self._supervisor)
+        await self.plan.factory.aclose()
+
+    def _accepted(self) -> None:
+        self.gates.retry.budget.accepted(asyncio.get_running_loop().time())
+        if self._engine is not None:
+            tell(self._engine, self._wake)
+
+    def _gone(self, ticket: Ticket) -> None:
+        if self._engine is not None:
+            tell(self._engine, GoneMessage(ticket))
+
+    def _start_engine(self, on_death: OnDeath) -> Ref:
+        self._engine = Engine.start(
+            self.inflight,
+            self.queue,
+            self.gates,
+            next_epoch=self._next_epoch,
+            on_death=on_death,
+        )
+        return self._engine
+
+    def _start_worker(
+        self,
+        worker: str,
+        on_ready: Callable[[], None],
+        on_ended: Callable[[AttemptEnded], None],
+        on_death: OnDeath,
+    ) -> Ref:
+        settings = WorkerSettings(
+            deployment=self.plan.name,
+            worker=worker,
+            start_timeout=self.plan.start_timeout,
+            gates=self.gates,
+        )
+        return RemoteWorker.start(
+            settings,
+            self.plan.factory.create(),
+            on_ready=on_ready,
+            on_ended=on_ended,
+            on_death=on_death,
+        )
+
+    def _supervisor_died(self, cause: BaseException | None) -> None:
+        # fail closed: without a supervisor a death would go unseen
+        if cause is None:
+            return
+        self.inflight.restart_after = None
+        fault = Fault(
+            scope="engine",
+            stage="supervise",
+            worker=None,
+            epoch=None,
+            cause=cause,
+            at=asyncio.get_running_loop().time(),
+            fault_id=f"{self.plan.name}-{self.inflight.generation}-supervisor",
+        )
+        if self.inflight.poison(fault):
+            logger.error(
+                "the supervisor of %s died: %s", self.plan.name, fault.describe(), exc_info=cause
+            )
+
+
+class System:
+    """Everything that runs, on one loop.
+
+    Args:
+        plans: The deployments; each is also a route of its own name.
+        routes: Further routes: deployments by name, in failover order.
+    """
+
+    def __init__(
+        self, plans: Sequence[DeploymentPlan], routes: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        next_epoch = itertools.count(1).__next__
+        self._deployments = {plan.name: RunningDeployment(plan, next_epoch) for plan in plans}
+        orders = dict(routes or {}) | {name: [name] for name in self._deployments}
+        self.router = Router({name: self._route(name, order) for name, order in orders.items()})
+
+    @property
+    def deployments(self) -> Mapping[str, RunningDeployment]:
+        """The deployments by name."""
+        return self._deployments
+
+    def start(self) -> None:
+        """Starts every deployment; returns while their runners are still getting ready."""
+        for deployment in self._deployments.values():
+            deployment.start()
+
+    def health(self) -> list[DeploymentHealth]:
+        """The state of every deployment."""
+        return [deployment.health() for deployment in self._deployments.values()]
+
+    async def settled(self) -> None:
+        """Waits until every deployment is ready or has failed to get ready."""
+        changed = asyncio.Event()
+        for deployment in self._deployments.values():
+            deployment.inflight.observe(changed.set)
+        while any(not health.ready and health.state == "serving" for health in self.health()):
+            await changed.wait()
+            changed.clear()
+
+    async def drain(self, limit: float) -> None:
+        """Accepts nothing new and lets what runs finish.
+
+        Args:
+            limit: Seconds after which what is left is ended with `EngineDrainingError`.
+        """
+        idle = asyncio.Event()
+        busy = len(self._deployments)
+
+        def one_is_idle() -> None:
+            nonlocal busy
+            busy -= 1
+            if busy == 0:
+                idle.set()
+
+        for deployment in self._deployments.values():
+            deployment.inflight.drain()
+        for deployment in self._deployments.values():
+            deployment.inflight.when_idle(one_is_idle)
+        try:
+            async with asyncio.timeout(limit):
+                await idle.wait()
+        except TimeoutError:
+            logger.warning("the drain limit of %g s has passed; ending what is left", limit)
+
+    async def aclose(self) -> None:
+        """Ends everything; what still runs gets `EngineDrainingError`."""
+        for deployment in self._deployments.values():
+            deployment.inflight.stop()
+        for deployment in self._deployments.values():
+            await deployment.aclose()
+
+    def _route(self, name: str, order: Sequence[str]) -> Route:
+        deployments = [self._deployments[deployment] for deployment in order]
+        return Route(
+            name,
+            [
+                Deployment(name=d.plan.name, inflight=d.inflight, inspect=d.inspect)
+                for d in deployments
+            ],
+            timeout=deployments[0].plan.timeout,
+        )

@@ -1,0 +1,73 @@
+"""A real system over scripted runners, and requests for it."""
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.channel import Channel
+from orchestrator.events import Ending
+from orchestrator.request import Message, Priority, PriorityRequest, SamplingParams
+from orchestrator.wiring import DeploymentPlan, System
+from tests.fakes.scripted import Stage
+
+_numbers = itertools.count()
+
+
+def make_request(
+    model: str = "m",
+    *,
+    priority: Priority = Priority.NORMAL,
+    held: bool = False,
+    timeout: float | None = None,
+    idempotent: bool = True,
+    request_id: str | None = None,
+    max_tokens: int | None = None,
+    capacity_bytes: int | None = None,
+) -> PriorityRequest:
+    return PriorityRequest(
+        request_id=request_id or f"r{next(_numbers)}",
+        model=model,
+        messages=[Message("user", "hi")],
+        sampling=SamplingParams(max_tokens=max_tokens),
+        channel=Channel(held=held, capacity_bytes=capacity_bytes),
+        priority=priority,
+        timeout=timeout,
+        idempotent=idempotent,
+    )
+
+
+@dataclass
+class Answer:
+    text: str
+    ending: Ending
+
+
+async def read(request: PriorityRequest) -> Answer:
+    """Reads a request to its end."""
+    text = ""
+    while True:
+        chunks, ending = await request.channel.receive()
+        text += "".join(chunk.text for chunk in chunks)
+        if ending is not None:
+            return Answer(text, ending)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    stages: Mapping[str, Stage],
+    routes: Mapping[str, Sequence[str]] | None = None,
+    **settings: object,
+) -> AsyncIterator[System]:
+    """A started system with a deployment per stage, all slots ready; closed at the end."""
+    plans = [
+        DeploymentPlan(name=name, factory=stage.factory(), **settings)  # pyright: ignore[reportArgumentType]
+        for name, stage in stages.items()
+    ]
+    system = System(plans, routes)
+    system.start()
+    try:
+        await system.settled()
+        yield system
+    finally:
+        await system.aclose()
