@@ -18,7 +18,8 @@ can't end an engine.
     │   └── GenerationFailedError         500
     ├── UpstreamError                     scope upstream: one attempt at a provider failed
     │   ├── UpstreamConnectError, UpstreamServerError, UpstreamOverloadedError
-    │   ├── UpstreamTimeoutError, UpstreamTruncatedError, UpstreamProtocolError
+    │   ├── UpstreamTimeoutError, UpstreamTruncatedError, UpstreamProtocolError,
+    │   │   UpstreamConflictError
     │   └── UpstreamRateLimitedError, UpstreamQuotaExceededError, UpstreamAuthenticationError,
     │       UpstreamPermissionError, UpstreamNotFoundError
     ├── CircuitOpenError                  scope upstream: refused here, the provider wasn't asked
@@ -233,6 +234,13 @@ class UpstreamProtocolError(UpstreamError):
     """The provider's bytes are no answer: broken JSON, HTML, an oversized event."""
 
     code = "upstream_protocol_error"
+
+
+class UpstreamConflictError(UpstreamError):
+    """409 or 425: the provider wants the same request again; says nothing about its health."""
+
+    code = "upstream_conflict"
+    trips_breaker = False
 
 
 class UpstreamRateLimitedError(UpstreamError):

@@ -1,0 +1,320 @@
+"""What a provider's refusal means: status, headers and body in, one typed error out.
+
+A table, read in this order: the provider's own code, its type, the HTTP status. Codes are matched
+whole, for `insufficient_quota` is no rate limit and a text that merely mentions a filter is no
+filter. What the provider said is kept, cut to 200 characters and with its secrets masked; a body
+that isn't JSON keeps its status.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import cast
+
+import msgspec
+
+from orchestrator.errors import (
+    MAX_UPSTREAM_TEXT,
+    ContentFilteredError,
+    ContextLengthExceededError,
+    InvalidRequestError,
+    OrchestratorError,
+    RequestTooLargeError,
+    UpstreamAuthenticationError,
+    UpstreamConflictError,
+    UpstreamNotFoundError,
+    UpstreamOverloadedError,
+    UpstreamPermissionError,
+    UpstreamProtocolError,
+    UpstreamQuotaExceededError,
+    UpstreamRateLimitedError,
+    UpstreamServerError,
+    UpstreamTimeoutError,
+)
+
+CODES: Mapping[str, type[OrchestratorError]] = {
+    name: error
+    for error, names in {
+        UpstreamQuotaExceededError: (
+            "insufficient_quota billing_hard_limit_reached billing_not_active billing_error"
+            " insufficient_credits insufficient_balance credit_balance_exhausted Arrearage"
+        ),
+        UpstreamRateLimitedError: (
+            "rate_limit_exceeded rate_limit_error rate_limit_reached too_many_requests"
+            " RateLimitReached RESOURCE_EXHAUSTED"
+        ),
+        UpstreamOverloadedError: (
+            "overloaded_error overloaded server_overloaded engine_overloaded model_overloaded"
+            " engine_overloaded_error service_unavailable unavailable_error capacity_exceeded"
+            " slow_down UNAVAILABLE"
+        ),
+        ContextLengthExceededError: (
+            "context_length_exceeded string_above_max_length exceed_context_size_error"
+            " model_max_prompt_tokens_exceeded context_window_exceeded"
+        ),
+        ContentFilteredError: (
+            "content_filter content_policy_violation ResponsibleAIPolicyViolation"
+            " content_filtered moderation_blocked data_inspection_failed"
+        ),
+        UpstreamAuthenticationError: (
+            "invalid_api_key authentication_error invalid_authentication_error"
+            " account_deactivated UNAUTHENTICATED"
+        ),
+        UpstreamPermissionError: (
+            "permission_denied permission_error insufficient_permissions model_not_allowed"
+            " unsupported_country_region_territory PERMISSION_DENIED"
+        ),
+        UpstreamNotFoundError: (
+            "model_not_found not_found_error DeploymentNotFound model_not_available NOT_FOUND"
+        ),
+        UpstreamTimeoutError: "timeout request_timeout timeout_error DEADLINE_EXCEEDED",
+        RequestTooLargeError: "request_too_large",
+    }.items()
+    for name in names.split()
+}
+"""Codes and types that say what is wrong whatever the status is."""
+
+VAGUE_CODES: Mapping[str, type[OrchestratorError]] = {
+    name: error
+    for error, names in {
+        InvalidRequestError: (
+            "invalid_request_error invalid_request BadRequestError bad_request invalid_prompt"
+            " INVALID_ARGUMENT FAILED_PRECONDITION invalid_value unsupported_value"
+        ),
+        UpstreamServerError: (
+            "server_error internal_error internal_server_error InternalServerError api_error"
+            " INTERNAL"
+        ),
+    }.items()
+    for name in names.split()
+}
+"""Codes and types that count only where there is no HTTP status to ask: within a stream."""
+
+STATUSES: Mapping[int, type[OrchestratorError]] = {
+    400: InvalidRequestError,
+    401: UpstreamAuthenticationError,
+    402: UpstreamQuotaExceededError,
+    403: UpstreamPermissionError,
+    404: UpstreamNotFoundError,
+    405: UpstreamNotFoundError,
+    407: UpstreamAuthenticationError,
+    408: UpstreamTimeoutError,
+    409: UpstreamConflictError,
+    410: UpstreamNotFoundError,
+    413: RequestTooLargeError,
+    425: UpstreamConflictError,
+    429: UpstreamRateLimitedError,
+    503: UpstreamOverloadedError,
+    504: UpstreamTimeoutError,
+    522: UpstreamTimeoutError,
+    524: UpstreamTimeoutError,
+    529: UpstreamOverloadedError,
+}
+
+# vLLM and its kin say so in words only: "This model's maximum context length is 4096 tokens..."
+CONTEXT_TEXT = re.compile(r"maximum context length|context (?:length|window|size)", re.IGNORECASE)
+
+MAX_SEARCHED_TEXT = 4096
+
+SECRETS = re.compile(
+    r"\b(?:sk|pk|rk|gsk|xai|hf|nvapi|key)[-_][\w*.-]{6,}"
+    r"|\bAIza[\w-]{20,}"
+    r"|(?<=bearer )[^\s\"',]+"
+    r"|(?<=api[ _-]key[=:])[ ]?[^\s\"',]+",
+    re.IGNORECASE,
+)
+
+
+class _Refusal(msgspec.Struct):
+    """What could be read of an error body; a part that isn't there is empty."""
+
+    text: str = ""
+    code: str | None = None
+    kind: str | None = None
+    inner: str | None = None
+    """Azure's `innererror.code`."""
+    param: str | None = None
+    numbers: str = ""
+    """Prompt and context size, where the provider gives them as numbers."""
+
+
+def classify(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    provider: str,
+    *,
+    secret: str | None = None,
+) -> OrchestratorError:
+    """Returns the error that a provider's answer other than a success means.
+
+    Args:
+        status: The HTTP status.
+        headers: By lower-case name, or any mapping that ignores case.
+        body: As much of the body as was read.
+        provider: The name for people.
+        secret: The key that was sent, masked wherever the provider repeats it.
+    """
+    try:
+        refusal = _read(msgspec.json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        refusal = _Refusal(text=body[:MAX_SEARCHED_TEXT].decode(errors="replace"))
+    text = shorten(refusal.text, secret)
+    error = _by_code(refusal, CODES) or _by_status(status, refusal.text)
+    return error(
+        f"{provider} answered {status}{_tail(text, refusal)}",
+        param=refusal.param,
+        retry_after=retry_after(headers),
+        upstream_status=status,
+        upstream_code=refusal.code or refusal.kind,
+    )
+
+
+def classify_event(
+    payload: object, provider: str, *, secret: str | None = None
+) -> OrchestratorError:
+    """Returns the error that a provider sent within a stream it had begun with 200.
+
+    Args:
+        payload: The event's decoded JSON, or its text if it was none.
+        provider: The name for people.
+        secret: The key that was sent, masked wherever the provider repeats it.
+    """
+    refusal = _read(payload)
+    status = int(refusal.code) if refusal.code and re.fullmatch(r"[45]\d\d", refusal.code) else None
+    error = _by_code(refusal, CODES)
+    if error is None and status is not None:
+        error = _by_status(status, refusal.text)
+    if error is None:
+        error = _by_code(refusal, VAGUE_CODES) or UpstreamServerError
+    if error is InvalidRequestError and CONTEXT_TEXT.search(refusal.text):
+        error = ContextLengthExceededError
+    text = shorten(refusal.text, secret)
+    return error(
+        f"{provider} sent an error within the stream{_tail(text, refusal)}",
+        param=refusal.param,
+        upstream_status=status,
+        upstream_code=refusal.code or refusal.kind,
+    )
+
+
+def shorten(text: str, secret: str | None = None) -> str:
+    """Returns a foreign text on one line, its secrets masked, cut to 200 characters."""
+    if secret:
+        text = text.replace(secret, "***")
+    text = SECRETS.sub("***", " ".join(text[:MAX_SEARCHED_TEXT].split()))
+    return text if len(text) <= MAX_UPSTREAM_TEXT else text[: MAX_UPSTREAM_TEXT - 3] + "..."
+
+
+def _utc_now() -> float:
+    return datetime.now(UTC).timestamp()  # noqa: TID251 - a date in a header is on the wall clock
+
+
+def retry_after(headers: Mapping[str, str], now: Callable[[], float] = _utc_now) -> float | None:
+    """Returns the seconds a provider asks to wait (RFC 9110, 10.2.3, and the millisecond kinds).
+
+    None if it asks nothing or nothing sensible: negative, infinite, no number, no date. A date in
+    the past is 0. The answer's own `Date` is the clock for a date, so that a wrong clock here
+    doesn't matter.
+
+    Args:
+        headers: By lower-case name, or any mapping that ignores case.
+        now: Seconds since 1970, asked only for a date in an answer that has no `Date`.
+    """
+    for name in ("retry-after-ms", "x-ms-retry-after-ms"):
+        milliseconds = _number(headers.get(name, ""))
+        if milliseconds is not None:
+            return milliseconds / 1000
+    text = headers.get("retry-after", "")
+    seconds = _number(text)
+    if seconds is not None:
+        return seconds
+    until = _date(text)
+    if until is None:
+        return None
+    today = _date(headers.get("date", ""))
+    return max(0.0, until - (now() if today is None else today))
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _date(text: str) -> float | None:
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return date.timestamp()
+
+
+def _by_code(
+    refusal: _Refusal, table: Mapping[str, type[OrchestratorError]]
+) -> type[OrchestratorError] | None:
+    for name in (refusal.inner, refusal.code, refusal.kind):
+        if name is not None and name in table:
+            return table[name]
+    return None
+
+
+def _by_status(status: int, text: str) -> type[OrchestratorError]:
+    error = STATUSES.get(status)
+    if error is None:
+        if status >= 500:  # noqa: PLR2004 - the class of server errors
+            return UpstreamServerError
+        # Below 400 stands a redirect or an empty success: no answer, and no refusal either.
+        error = InvalidRequestError if status >= 400 else UpstreamProtocolError  # noqa: PLR2004 - the class of client errors
+    if error in (InvalidRequestError, RequestTooLargeError) and CONTEXT_TEXT.search(text):
+        return ContextLengthExceededError
+    return error
+
+
+def _tail(text: str, refusal: _Refusal) -> str:
+    return (f": {text}" if text else "") + refusal.numbers
+
+
+def _read(payload: object) -> _Refusal:
+    """Finds the error object in the shapes that providers use."""
+    if isinstance(payload, list) and payload:  # Gemini puts its error into a list
+        payload = cast("list[object]", payload)[0]
+    if not isinstance(payload, dict):
+        return _Refusal(text=_text(payload))
+    outer = cast("dict[str, object]", payload)
+    error = outer.get("error")
+    if isinstance(error, str):
+        return _Refusal(text=error, code=_name(outer.get("code")), kind=_name(outer.get("type")))
+    body = cast("dict[str, object]", error) if isinstance(error, dict) else outer
+    inner = body.get("innererror")
+    used, room = body.get("n_prompt_tokens"), body.get("n_ctx")  # llama.cpp's server
+    return _Refusal(
+        text=_text(body.get("message") or body.get("detail") or body.get("msg") or body),
+        code=_name(body.get("code")) or _name(body.get("status")),
+        kind=_name(body.get("type")) or _name(body.get("status")),
+        inner=_name(cast("dict[str, object]", inner).get("code"))
+        if isinstance(inner, dict)
+        else None,
+        param=_name(body.get("param")),
+        numbers=f" (prompt of {used} tokens, context of {room})"
+        if isinstance(used, int) and isinstance(room, int)
+        else "",
+    )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else msgspec.json.encode(value).decode()
+
+
+def _name(value: object) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        return None
+    return str(value)

@@ -1,0 +1,272 @@
+"""OpenAI's Chat Completions as a provider sends them, read without I/O.
+
+Rules:
+    1. An answer is complete when its finish reason was seen and no error after it; neither
+       `[DONE]` nor the end of the stream proves anything.
+    2. An error is an error wherever it stands: as an event of that name, as an `error` member, as
+       a finish reason that means "broken off".
+    3. Members of a delta besides `role` and `content` are passed on untouched in a chunk's fields;
+       a choice's `logprobs` are passed on there as well, under that name.
+    4. A delta that carries nothing (the role alone, nulls, empty texts) is no chunk.
+    5. Usage is the greatest count seen, for some providers send it many times; a usage that nobody
+       sent stays absent.
+"""
+
+from collections.abc import Mapping
+from typing import cast
+
+import msgspec
+
+from orchestrator.errors import (
+    OrchestratorError,
+    UpstreamOverloadedError,
+    UpstreamProtocolError,
+    UpstreamServerError,
+    UpstreamTruncatedError,
+)
+from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
+from orchestrator.runners.classify import classify_event, shorten
+from orchestrator.runners.remote.sse import ServerSentEvent
+
+DONE = b"[DONE]"
+
+FINISHES: Mapping[str, FinishReason] = {
+    "length": FinishReason.LENGTH,
+    "max_tokens": FinishReason.LENGTH,
+    "model_length": FinishReason.LENGTH,
+    "tool_calls": FinishReason.TOOL_CALLS,
+    "tool_use": FinishReason.TOOL_CALLS,
+    "function_call": FinishReason.TOOL_CALLS,
+    "content_filter": FinishReason.CONTENT_FILTER,
+    "safety": FinishReason.CONTENT_FILTER,
+    "sensitive": FinishReason.CONTENT_FILTER,
+}
+"""Finish reasons by the provider's name; one that isn't here is a stop."""
+
+BROKEN_FINISHES: Mapping[str, type[OrchestratorError]] = {
+    "error": UpstreamServerError,
+    "network_error": UpstreamServerError,
+    "insufficient_system_resource": UpstreamOverloadedError,
+    "abort": UpstreamTruncatedError,
+    "aborted": UpstreamTruncatedError,
+    "cancelled": UpstreamTruncatedError,
+}
+"""Finish reasons that say that the answer is not complete."""
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _CompletionDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+    prompt_cache_hit_tokens: int | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: dict[str, object] | None = None
+    message: dict[str, object] | None = None
+    """In place of the delta, where the whole answer comes at once."""
+    finish_reason: str | None = None
+    index: int | None = 0
+    logprobs: dict[str, object] | None = None
+    usage: msgspec.Raw = msgspec.Raw()
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: msgspec.Raw = msgspec.Raw()
+    error: object = None
+    kind: object = msgspec.field(default=None, name="object")
+
+
+_chunks = msgspec.json.Decoder(_Chunk)
+_usages = msgspec.json.Decoder(_Usage)
+
+
+class ChatDecoder:
+    """Reads one answer: chunks, then what the answer ends with.
+
+    Args:
+        provider: The name for people.
+        secret: The key that was sent, masked wherever the provider repeats it.
+    """
+
+    __slots__ = ("_provider", "_secret", "_usage", "done", "events", "finish_reason", "tokens")
+
+    def __init__(self, provider: str, *, secret: str | None = None) -> None:
+        self._provider = provider
+        self._secret = secret
+        self._usage: Usage | None = None
+        self.finish_reason: FinishReason | None = None
+        """Set as soon as the answer is complete; usage may still follow."""
+        self.done = False
+        """The provider's own end marker was seen; what follows it is ignored."""
+        self.events = 0
+        self.tokens = 0
+
+    def __repr__(self) -> str:
+        state = "done" if self.done else self.finish_reason or "open"
+        return f"<ChatDecoder {state}, {self.tokens} tokens>"
+
+    def take(self, event: ServerSentEvent) -> TokenChunk | None:
+        """Reads one event and returns the piece of the answer in it, if there is one.
+
+        Raises:
+            UpstreamProtocolError: The event is no chunk.
+            OrchestratorError: The event is an error, by its kind.
+        """
+        if self.done:
+            return None
+        self.events += 1
+        if event.event == b"error":
+            failure = self._failure(event.data)
+            raise failure
+        if event.data.strip() in (DONE, b""):
+            self.done = bool(event.data.strip())
+            return None
+        return self._take_chunk(event.data)
+
+    def take_last(self, event: ServerSentEvent) -> TokenChunk | None:
+        """Reads an event that the end of the stream cut off; it counts if it is whole.
+
+        Raises:
+            OrchestratorError: The event is an error, by its kind.
+        """
+        try:
+            return self.take(event)
+        except UpstreamProtocolError:
+            return None
+
+    def take_whole(self, body: bytes) -> TokenChunk | None:
+        """Reads an answer that came at once, as one JSON object, though a stream was asked for.
+
+        Raises:
+            UpstreamProtocolError: It is no answer.
+            OrchestratorError: It is an error, by its kind.
+        """
+        if body.lstrip()[:1] == b"[":  # Gemini's compatible endpoint puts its errors into a list
+            failure = self._failure(body)
+            raise failure
+        self.done = True
+        return self._take_chunk(body)
+
+    def end(self) -> Finished:
+        """Returns the ending, now that nothing more will be read.
+
+        Raises:
+            UpstreamTruncatedError: No finish reason was seen.
+        """
+        if self.finish_reason is None:
+            marker = " though it sent its end marker" if self.done else ""
+            raise UpstreamTruncatedError(
+                f"{self._provider} ended the stream after {self.tokens} tokens"
+                f" without a finish reason{marker}"
+            )
+        return Finished(self.finish_reason, self._usage)
+
+    def _take_chunk(self, data: bytes) -> TokenChunk | None:
+        try:
+            chunk = _chunks.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            text = shorten(data[:1024].decode(errors="replace"), self._secret)
+            raise UpstreamProtocolError(
+                f"{self._provider} sent no chat completion ({error}): {text}"
+            ) from error
+        if chunk.error is not None or chunk.kind == "error":
+            failure = self._failure(data)
+            raise failure
+        self._count(chunk.usage)
+        for choice in chunk.choices or ():
+            if not choice.index:
+                return self._take_choice(choice)
+        return None
+
+    def _take_choice(self, choice: _Choice) -> TokenChunk | None:
+        self._count(choice.usage)
+        reason = choice.finish_reason
+        if reason:
+            if reason in BROKEN_FINISHES:
+                raise BROKEN_FINISHES[reason](
+                    f"{self._provider} broke off after {self.tokens} tokens: {shorten(reason)}",
+                    upstream_code=reason,
+                )
+            self.finish_reason = FINISHES.get(reason.lower(), FinishReason.STOP)
+        delta = choice.message if choice.delta is None else choice.delta
+        if not delta:
+            return None
+        delta.pop("role", None)
+        content = delta.pop("content", None)
+        if isinstance(content, list):
+            content, delta["content"] = _parts(cast("list[object]", content))
+        text = content if isinstance(content, str) else ""
+        fields = {name: value for name, value in delta.items() if value is not None}
+        tokens = 1
+        if choice.logprobs:
+            fields["logprobs"] = choice.logprobs
+            tokens = max(1, _length(choice.logprobs.get("content")))
+        if not text and not any(fields.values()):
+            return None
+        self.tokens += tokens
+        return TokenChunk(text, tokens, fields or None)
+
+    def _failure(self, data: bytes) -> OrchestratorError:
+        return classify_event(_json(data), self._provider, secret=self._secret)
+
+    def _count(self, raw: msgspec.Raw) -> None:
+        if not raw or bytes(raw) == b"null":
+            return
+        try:
+            usage = _usages.decode(raw)
+        except msgspec.DecodeError:
+            return  # a usage in a shape of its own is no reason to lose an answer
+        details, spent = usage.prompt_tokens_details, usage.completion_tokens_details
+        found = Usage(
+            prompt_tokens=usage.prompt_tokens or 0,
+            completion_tokens=usage.completion_tokens or 0,
+            cached_tokens=(details and details.cached_tokens) or usage.prompt_cache_hit_tokens or 0,
+            reasoning_tokens=(spent and spent.reasoning_tokens) or 0,
+        )
+        if found.total_tokens > 0:
+            self._usage = found if self._usage is None else _greatest(found, self._usage)
+
+
+def _parts(content: list[object]) -> tuple[str, list[object] | None]:
+    """Splits Mistral's list of parts into its text and what isn't text (its thinking)."""
+    texts: list[str] = []
+    others: list[object] = []
+    for part in content:
+        match part:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case _:
+                others.append(part)
+    return "".join(texts), others or None
+
+
+def _greatest(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        prompt_tokens=max(one.prompt_tokens, other.prompt_tokens),
+        completion_tokens=max(one.completion_tokens, other.completion_tokens),
+        cached_tokens=max(one.cached_tokens, other.cached_tokens),
+        reasoning_tokens=max(one.reasoning_tokens, other.reasoning_tokens),
+    )
+
+
+def _length(value: object) -> int:
+    return len(cast("list[object]", value)) if isinstance(value, list) else 0
+
+
+def _json(data: bytes) -> object:
+    """Returns decoded JSON, or the text if it is none: an error must be told either way."""
+    try:
+        return cast("object", msgspec.json.decode(data))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return data[:1024].decode(errors="replace")
