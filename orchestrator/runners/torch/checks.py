@@ -1,0 +1,117 @@
+"""What a local model can be asked, decided before a request is queued.
+
+A field that can't be honoured is refused by name, never ignored; a field whose value asks for what
+happens anyway is let through.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from orchestrator.errors import ContextLengthExceededError, InvalidRequestError
+from orchestrator.request import Message, PriorityRequest
+from orchestrator.runners.torch.wire import Ready
+
+TEXT_ROLES = ("system", "developer", "user", "assistant")
+TOOL_FIELDS = ("tools", "tool_choice", "functions", "function_call", "tool_calls", "tool_call_id")
+UNHEARD = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier")
+"""Fields of the body for the provider's bookkeeping; the answer doesn't depend on them."""
+NEUTRAL: Mapping[str, Sequence[object]] = {
+    "n": (1,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+}
+"""Values that ask for nothing."""
+
+TEMPLATE_BYTES = 512
+MESSAGE_BYTES = 32
+"""Room for what a chat template adds to a prompt, and to each message of it."""
+
+
+def to_wire(request: PriorityRequest) -> list[dict[str, str]]:
+    """Returns the messages as the host takes them.
+
+    Raises:
+        InvalidRequestError: A field asks for what a local model can't do; `param` names it.
+    """
+    for name, value in request.extra.items():
+        _check_field(name, value)
+    return [_message(index, message) for index, message in enumerate(request.messages)]
+
+
+def may_exceed(messages: Sequence[Mapping[str, str]], max_tokens: int | None, facts: Ready) -> bool:
+    """Whether prompt and answer could be longer than the context, so that counting is needed.
+
+    A token stands for at least one byte, so a prompt with few bytes needs no counting.
+
+    Raises:
+        ContextLengthExceededError: No tokenizer could make the prompt short enough.
+    """
+    size = sum(len(message["content"].encode()) for message in messages)
+    least = -(-size // facts.longest_token)
+    if least + (max_tokens or 1) > facts.context_length:
+        raise ContextLengthExceededError(
+            f"the prompt's {size} bytes are at least {least} tokens; with "
+            f"{'an answer' if max_tokens is None else f'max_tokens {max_tokens}'} they don't fit "
+            f"into the model's context of {facts.context_length} tokens",
+            param="messages",
+        )
+    most = size + TEMPLATE_BYTES + MESSAGE_BYTES * len(messages)
+    return most + (max_tokens or 1) > facts.context_length
+
+
+def _check_field(name: str, value: object) -> None:
+    if value is None or name in UNHEARD or value in NEUTRAL.get(name, ()):
+        return
+    if name in TOOL_FIELDS:
+        raise InvalidRequestError(f"{name}: this model doesn't take tools", param=name)
+    if name in NEUTRAL:
+        raise InvalidRequestError(f"{name}: this model can't do that", param=name)
+    raise InvalidRequestError(f"{name}: this model doesn't know the field", param=name)
+
+
+def _message(index: int, message: Message) -> dict[str, str]:
+    place = f"messages[{index}]"
+    for name, value in message.fields.items():
+        if value is None or name == "name":
+            continue  # clients send an answer back with all its empty members
+        what = "take tools" if name in TOOL_FIELDS else "know the field"
+        param = f"{place}.{name}"
+        raise InvalidRequestError(f"{param}: this model doesn't {what}", param=param)
+    if message.role not in TEXT_ROLES:
+        allowed = ", ".join(TEXT_ROLES)
+        param = f"{place}.role"
+        raise InvalidRequestError(
+            f"{param} {message.role!r}: this model takes {allowed}", param=param
+        )
+    # chat templates know the older name only
+    role = "system" if message.role == "developer" else message.role
+    return {"role": role, "content": _text(f"{place}.content", message)}
+
+
+def _text(place: str, message: Message) -> str:
+    if message.content is None and message.role != "assistant":
+        raise InvalidRequestError(f"{place} must be text", param=place)
+    if message.content is None or isinstance(message.content, str):
+        return _clean(place, message.text)
+    for index, part in enumerate(message.content):
+        if part.get("type") != "text" or not isinstance(part.get("text"), str):
+            param = f"{place}[{index}]"
+            kind = part.get("type")
+            raise InvalidRequestError(
+                f"{param} is of type {kind!r}; this model takes text parts only", param=param
+            )
+    return _clean(place, message.text)
+
+
+def _clean(place: str, text: str) -> str:
+    # JSON can carry half a surrogate pair ("\ud83d"), which no encoding and no model can take
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"{place} holds half a character", param=place) from error
+    return text

@@ -1,0 +1,172 @@
+"""The model host: a child process with one model, `python -m orchestrator.runners.torch.host`.
+
+It has one thread, which alternates between commands and model steps, and it lives as long as the
+other end of its socket. Its arguments are the socket's descriptor and its parent's process id.
+"""
+
+import ctypes
+import faulthandler
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import describe
+from orchestrator.runners.torch.wire import (
+    Admit,
+    Cancel,
+    Command,
+    Count,
+    FrameDecoder,
+    Load,
+    LoadFailed,
+    Loading,
+    Ready,
+    Report,
+    Shutdown,
+    Step,
+    StreamEvent,
+    command_decoder,
+    frame,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.runners.torch.engine import Engine  # torch comes with it, see `start`
+
+PR_SET_PDEATHSIG = 1
+RECEIVE_BYTES = 1 << 16
+
+
+class PartedError(SystemExit):
+    """The parent is gone or has closed the socket: there is nobody to work for.
+
+    A `SystemExit`, so that no handler on the way takes it for a fault of the model.
+    """
+
+
+class Link:
+    """The host's end of the socket; sending waits for room, receiving only when told to.
+
+    Args:
+        descriptor: The inherited file descriptor of a stream socket.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        # whatever the model's libraries start must not keep the socket open after this process
+        self._socket.set_inheritable(False)
+        self._decoder = FrameDecoder()
+
+    def send(self, report: Report) -> None:
+        """Sends one report.
+
+        Raises:
+            PartedError: Nobody is there to take it.
+        """
+        try:
+            self._socket.sendall(frame(report))
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise PartedError from error
+
+    def receive(self, *, wait: bool) -> list[Command]:
+        """Returns the commands that are there; with `wait`, at least one.
+
+        Raises:
+            PartedError: The other end is closed.
+        """
+        commands: list[Command] = []
+        while (wait and not commands) or select.select([self._socket], [], [], 0)[0]:
+            data = self._socket.recv(RECEIVE_BYTES)
+            if not data:
+                raise PartedError
+            commands.extend(command_decoder.decode(body) for body in self._decoder.feed(data))
+        return commands
+
+
+def guard_against_orphanage(parent: int) -> None:
+    """Makes the kernel kill this process when its parent (thread) ends; where it can't, EOF does.
+
+    Raises:
+        PartedError: The parent had ended before.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise PartedError
+
+
+def start(link: Link, command: Load) -> "tuple[Engine, Ready]":
+    """Loads and warms up the model, telling each stage.
+
+    Raises:
+        SystemExit: It couldn't be loaded; the parent has been told.
+    """
+    model = command.settings.model
+    try:
+        link.send(Loading("starting torch"))
+        # seconds of imports: the parent hears of this process before, and of what is missing
+        from orchestrator.runners.torch.engine import Engine  # noqa: PLC0415 - see above
+        from orchestrator.runners.torch.loading import load  # noqa: PLC0415 - see above
+
+        loaded = load(command.settings, lambda stage: link.send(Loading(stage)))
+        engine = Engine(loaded)
+        link.send(Loading("warming up"))
+        engine.warm_up()
+    except ModuleNotFoundError as error:
+        text = f"a local model needs {error.name!r}: pip install 'orchestrator[torch]'"
+        link.send(LoadFailed(text))
+        raise SystemExit(text) from error
+    except Exception as error:
+        link.send(LoadFailed(f"model {model!r} can't be loaded: {describe(error)}"))
+        traceback.print_exception(error)
+        raise SystemExit(1) from error
+    return engine, loaded.facts
+
+
+def serve(link: Link) -> None:
+    """Loads what the first command says, then alternates commands and steps until told to end.
+
+    Raises:
+        PartedError: The parent is gone.
+        SystemExit: The model couldn't be loaded, or the parent doesn't keep to the protocol.
+    """
+    first, *early = link.receive(wait=True)
+    if not isinstance(first, Load):
+        raise SystemExit(f"the first command must be to load, not {type(first).__name__}")
+    engine, facts = start(link, first)
+    link.send(facts)
+    while True:
+        events: list[StreamEvent] = []
+        for command in early or link.receive(wait=engine.idle):
+            match command:
+                case Admit():
+                    events.extend(engine.admit(command))
+                case Cancel(stream):
+                    engine.cancel(stream)
+                case Count():
+                    events.extend(engine.count(command))
+                case Shutdown():
+                    return
+                case Load():
+                    raise SystemExit("a host loads one model")
+        early.clear()
+        events.extend(engine.step())
+        if events:
+            link.send(Step(events))
+
+
+def main() -> None:
+    """Runs the host until its parent lets go of it."""
+    faulthandler.enable()
+    # ^C in a terminal is for the gateway, which ends its hosts in its own order
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    guard_against_orphanage(parent)
+    serve(Link(descriptor))
+
+
+if __name__ == "__main__":
+    main()

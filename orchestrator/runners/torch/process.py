@@ -1,0 +1,395 @@
+"""One model host seen from its parent: a child process, its socket and its streams.
+
+Rules:
+    1. The host's death is the end of its socket; whatever it sent before is delivered before.
+    2. Every open stream learns of the death once, all with the same error.
+    3. It is always reaped; a host that doesn't end is asked, then terminated, then killed.
+    4. Nothing but `ready`, `closed`, `aclose` and a stream's `receive` waits.
+
+Made on the event loop's thread, which must outlive it: on Linux the kernel kills the host when the
+thread that started it ends (trap C3).
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Self, assert_never
+
+import msgspec
+
+from orchestrator.errors import OrchestratorError, WorkerCrashedError, WorkerStartError
+from orchestrator.runners.torch.report import OutputTail, crash_report
+from orchestrator.runners.torch.settings import TorchSettings
+from orchestrator.runners.torch.streams import LAST_EVENTS, HostStream
+from orchestrator.runners.torch.wire import (
+    Admit,
+    Cancel,
+    Command,
+    Count,
+    FrameDecoder,
+    Load,
+    LoadFailed,
+    Loading,
+    Ready,
+    Report,
+    Shutdown,
+    Step,
+    WireError,
+    frame,
+    report_decoder,
+)
+
+HOST_PROGRAM = (sys.executable, "-P", "-m", "orchestrator.runners.torch.host")
+"""-P: a file in the working directory must not stand in for a module of the host."""
+
+ASKED_SECONDS = 2.0
+TERMINATED_SECONDS = 2.0
+KILLED_SECONDS = 5.0
+REAP_INTERVAL = 0.005
+TICK_SECONDS = 1.0
+RECEIVE_BYTES = 1 << 18
+
+logger = logging.getLogger(__name__)
+
+
+class HostProcess:
+    """A running model host; made by `spawn`.
+
+    Args:
+        process: The child; its output is a non-blocking pipe.
+        link: The parent's end of the socket, non-blocking.
+        settings: What the host loads.
+        on_progress: Gets a line for each stage of loading and one a second while it lasts.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        link: socket.socket,
+        settings: TorchSettings,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._process = process
+        self._socket = link
+        self._settings = settings
+        self._on_progress = on_progress
+        self._tail = OutputTail(process.pid)
+        self._decoder = FrameDecoder()
+        self._outgoing = bytearray()
+        self._streams: dict[int, HostStream] = {}
+        self._next_stream = 0
+        self._steps = 0
+        self._stage = "starting the process"
+        self._stage_at = self._loop.time()
+        self._load_error: str | None = None
+        self._reason: str | None = None
+        self._cause: BaseException | None = None
+        self._closing = False
+        self._lost = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._death: asyncio.Future[WorkerCrashedError] = self._loop.create_future()
+        self.facts: Ready | None = None
+        """What is known of the model, once it is ready."""
+
+    def __repr__(self) -> str:
+        if self._death.done():
+            return f"<HostProcess {self.pid} gone>"
+        state = self._stage if self.facts is None else f"{len(self._streams)} streams"
+        return f"<HostProcess {self.pid}, {state}>"
+
+    @classmethod
+    def spawn(
+        cls,
+        settings: TorchSettings,
+        *,
+        on_progress: Callable[[str], None],
+        program: Sequence[str] = HOST_PROGRAM,
+    ) -> Self:
+        """Starts the child and tells it what to load.
+
+        Raises:
+            WorkerStartError: The operating system can't start a process.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = subprocess.Popen(  # noqa: S603 - our own program, arguments are numbers
+                    [*program, str(theirs.fileno()), str(os.getpid())],
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    bufsize=0,
+                    env=_environment(settings),
+                    start_new_session=True,  # ^C in a terminal is for the gateway alone
+                )
+        except OSError as error:
+            ours.close()
+            raise WorkerStartError(f"no model host could be started: {error}") from error
+        ours.settimeout(0.0)
+        os.set_blocking(_output_of(process), False)
+        host = cls(process, ours, settings, on_progress)
+        host._begin()
+        return host
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked anything."""
+        return not self._lost and not self._closing
+
+    async def ready(self) -> Ready:
+        """Waits until the model is loaded and warm.
+
+        Raises:
+            WorkerStartError: It can't be loaded, or the host died on it.
+        """
+        await asyncio.shield(self._started)
+        if self.facts is not None:
+            return self.facts
+        crash = await asyncio.shield(self._death)
+        if self._load_error is not None:
+            raise WorkerStartError(self._load_error)
+        raise WorkerStartError(f"the model could not be loaded: {crash.message}") from crash
+
+    async def closed(self) -> WorkerCrashedError:
+        """Returns the cause when the host dies by itself or of a hang; never after `aclose`."""
+        crash = await asyncio.shield(self._death)
+        if self._closing:
+            await self._loop.create_future()
+        return crash
+
+    def open(self, make: Callable[[int], Admit | Count]) -> HostStream:
+        """Sends a command that begins a stream.
+
+        Args:
+            make: Makes the command from the stream's number.
+
+        Raises:
+            WorkerCrashedError: The host is gone.
+        """
+        if self._death.done():
+            raise self._death.result()
+        number = self._next_stream
+        self._next_stream += 1
+        data = frame(make(number))
+        stream = self._streams[number] = HostStream(lambda: self._forget(number))
+        self._write(data)
+        return stream
+
+    def kill(self, reason: str, cause: BaseException | None = None) -> None:
+        """Ends the host at once; every stream fails with the reason and its cause."""
+        if self._reason is None and not self._lost:
+            self._reason, self._cause = reason, cause
+        self._process.kill()
+        # its socket ends when it does; a process that hangs in the kernel doesn't, its streams must
+        self._loop.call_later(KILLED_SECONDS, self._lose)
+
+    async def aclose(self) -> None:
+        """Asks the host to end, terminates it after 2 s, kills it after 4 s; 9 s at the most.
+
+        Raises:
+            CancelledError: The caller had no time for it; the host is killed at once.
+        """
+        self._closing = True
+        try:
+            if self.facts is not None:
+                self._send(Shutdown())
+                if await self._dies_within(ASKED_SECONDS):
+                    return
+            if not self._lost:
+                self._process.terminate()
+            if await self._dies_within(TERMINATED_SECONDS):
+                return
+            self.kill("it was shut down and didn't end by itself")
+            await self._dies_within(KILLED_SECONDS)
+        except asyncio.CancelledError:
+            self.kill("its shutdown was interrupted")
+            raise
+
+    async def _dies_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(self._death)
+        except TimeoutError:
+            return False
+        return True
+
+    def _begin(self) -> None:
+        self._loop.add_reader(self._socket.fileno(), self._receive)
+        self._loop.add_reader(_output_of(self._process), self._listen)
+        self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._send(Load(self._settings))
+
+    def _tick(self) -> None:
+        """Once a second while the model loads: shows that something goes on, or ends it."""
+        age = self._loop.time() - self._stage_at
+        if age > self._settings.load_timeout:
+            self.kill(f"loading got no further in {age:.0f} s")
+            return
+        self._on_progress(f"{self._stage} ({age:.0f} s)")
+        self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+
+    def _stop_ticking(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _receive(self) -> None:
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose()
+            return
+        try:
+            for body in self._decoder.feed(data):
+                self._handle(report_decoder.decode(body))
+        except (WireError, msgspec.DecodeError) as error:
+            self.kill(f"it sent what is no report: {error}", error)
+
+    def _handle(self, report: Report) -> None:
+        match report:
+            case Step(events):
+                self._steps += 1
+                for event in events:
+                    # a stream that was canceled may still be spoken of for one step
+                    ends = isinstance(event, LAST_EVENTS)
+                    find = self._streams.pop if ends else self._streams.get
+                    if (stream := find(event.stream, None)) is not None:
+                        stream.push(event)
+            case Loading(stage):
+                self._stage, self._stage_at = stage, self._loop.time()
+                self._on_progress(stage)
+            case LoadFailed(message):
+                self._load_error = message
+            case Ready():
+                self._stop_ticking()
+                self.facts = report
+                self._started.set_result(None)
+            case _:
+                assert_never(report)
+
+    def _listen(self) -> None:
+        """Reads what the host printed."""
+        output = _output_of(self._process)
+        try:
+            data = os.read(output, RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        if data:
+            self._tail.feed(data)
+        else:
+            self._loop.remove_reader(output)
+
+    def _send(self, command: Command) -> None:
+        self._write(frame(command))
+
+    def _write(self, data: bytes) -> None:
+        if self._lost:
+            return
+        self._outgoing += data
+        if len(self._outgoing) == len(data):
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            sent = self._socket.send(self._outgoing)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            sent = len(self._outgoing)  # the reading side is about to learn of the host's end
+        del self._outgoing[:sent]
+        if self._outgoing:
+            self._loop.add_writer(self._socket.fileno(), self._flush)
+        else:
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _forget(self, number: int) -> None:
+        if self._streams.pop(number, None) is not None:
+            self._send(Cancel(number))
+
+    def _lose(self) -> None:
+        """The socket has ended: the host is dead or as good as dead."""
+        if self._lost:
+            return
+        self._lost = True
+        self._stop_ticking()
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        self._process.kill()
+        self._reap(self._loop.time() + KILLED_SECONDS)
+
+    def _reap(self, give_up_at: float) -> None:
+        # the socket ends a moment before the process can be reaped
+        returncode = self._process.poll()
+        if returncode is None and self._loop.time() < give_up_at:
+            self._loop.call_later(REAP_INTERVAL, self._reap, give_up_at)
+            return
+        output = self._process.stdout
+        if output is not None:
+            self._listen()
+            self._loop.remove_reader(output.fileno())
+            output.close()
+        self._tail.close()
+        self._die(self._crash(returncode))
+
+    def _crash(self, returncode: int | None) -> WorkerCrashedError:
+        text = crash_report(
+            pid=self.pid, returncode=returncode, activity=self._activity(), tail=self._tail
+        )
+        if self._reason is not None:
+            text = f"{text}; it was killed because {self._reason}"
+        crash = WorkerCrashedError(text)
+        crash.__cause__ = self._cause
+        return crash
+
+    def _activity(self) -> str:
+        if self.facts is None:
+            return f"loading ({self._stage})"
+        if not self._streams:
+            return f"idle after {self._steps} steps"
+        writing = sum(stream.writing for stream in self._streams.values())
+        reading = len(self._streams) - writing
+        return f"in step {self._steps + 1} ({writing} streams writing, {reading} reading)"
+
+    def _die(self, crash: WorkerCrashedError) -> None:
+        self._death.set_result(crash)
+        if not self._started.done():
+            self._started.set_result(None)
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.fail(crash)
+
+
+def _output_of(process: subprocess.Popen[bytes]) -> int:
+    if process.stdout is None:
+        raise OrchestratorError("a model host without an output pipe")
+    return process.stdout.fileno()
+
+
+def _environment(settings: TorchSettings) -> dict[str, str]:
+    """What must be known before torch is imported, so in the child's environment."""
+    threads = settings.threads or max(1, (os.cpu_count() or 2) - 1)
+    return os.environ | {
+        "OMP_NUM_THREADS": str(threads),
+        # spinning threads next to a busy gateway cost three quarters of the tokens (measured)
+        "OMP_WAIT_POLICY": "passive",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }

@@ -1,0 +1,307 @@
+"""Runners of a local model: all slots of a deployment share one model host.
+
+The host is started by the first slot that needs it and started anew by the first one that starts
+after its death. The runners die with it, all of the same error, so that one crash is one fault.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from orchestrator.errors import (
+    ContextLengthExceededError,
+    GenerationFailedError,
+    InvalidRequestError,
+    RequestTooLargeError,
+    WorkerError,
+    WorkerHungError,
+    WorkerStartError,
+)
+from orchestrator.events import Finished, TokenChunk, Usage
+from orchestrator.request import MAX_SEED, PriorityRequest
+from orchestrator.runners.base import Abilities, SlotFactory
+from orchestrator.runners.lease import Lease, Step
+from orchestrator.runners.torch.checks import may_exceed, to_wire
+from orchestrator.runners.torch.process import HOST_PROGRAM, HostProcess
+from orchestrator.runners.torch.settings import TorchSettings
+from orchestrator.runners.torch.streams import HostStream
+from orchestrator.runners.torch.wire import (
+    Admit,
+    Completed,
+    Count,
+    Counted,
+    Prefilled,
+    Produced,
+    Ready,
+    Refused,
+    WireError,
+)
+
+COUNT_SECONDS = 5.0
+"""How long an exact count of a prompt is waited for; the host checks every prompt again."""
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[str], None]
+
+
+class ModelHost:
+    """The one host of a deployment, through all its lives.
+
+    Args:
+        settings: What it loads.
+        on_progress: Gets a line for each stage of loading, from the loop.
+        program: Command line of the host's program.
+    """
+
+    def __init__(
+        self,
+        settings: TorchSettings,
+        *,
+        on_progress: Progress,
+        program: Sequence[str] = HOST_PROGRAM,
+    ) -> None:
+        self._settings = settings
+        self._on_progress = on_progress
+        self._program = program
+        self._process: HostProcess | None = None
+        self._starting: asyncio.Task[HostProcess | WorkerStartError] | None = None
+        self._closed = False
+        self.facts: Ready | None = None
+        """What is known of the model, from the first time that it was ready."""
+
+    def __repr__(self) -> str:
+        return f"<ModelHost {self._settings.model}, {self._process or 'not started'}>"
+
+    @property
+    def process(self) -> HostProcess | None:
+        """The process that can be asked now, None before the start and after a death."""
+        if self._process is None or self._starting is not None or not self._process.alive:
+            return None
+        return self._process
+
+    async def ensure(self) -> HostProcess:
+        """Returns the running host; starts one, once for all that wait, if there is none.
+
+        Raises:
+            WorkerStartError: It can't be started; all that wait get the same error.
+        """
+        if self._closed:
+            raise WorkerStartError(f"the host of {self._settings.model!r} is shut down")
+        if self._starting is None:
+            if (process := self.process) is not None:
+                return process
+            self._starting = asyncio.create_task(self._start())
+            self._starting.add_done_callback(self._started)
+        # a slot that gives up waiting doesn't take the start from the others
+        result = await asyncio.shield(self._starting)
+        if isinstance(result, WorkerStartError):
+            raise result
+        return result
+
+    async def aclose(self) -> None:
+        """Ends the host for good, within 9 s."""
+        self._closed = True
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        if self._process is not None:
+            await self._process.aclose()
+
+    async def _start(self) -> HostProcess | WorkerStartError:
+        """Returns the error as a value: it is told even if every waiting slot has gone."""
+        begin = asyncio.get_running_loop().time()
+        try:
+            process = self._process = HostProcess.spawn(
+                self._settings, on_progress=self._on_progress, program=self._program
+            )
+            self.facts = await process.ready()
+        except WorkerStartError as error:
+            return error
+        seconds = asyncio.get_running_loop().time() - begin
+        logger.info("%s is ready after %.1f s: %s", self._settings.model, seconds, self.facts)
+        return process
+
+    def _started(self, _task: asyncio.Task[HostProcess | WorkerStartError]) -> None:
+        self._starting = None
+
+
+class TorchRunner:
+    """One slot's access to the model host.
+
+    Args:
+        host: Shared with the other slots.
+        chance: Draws the seeds of requests that name none.
+    """
+
+    def __init__(self, host: ModelHost, chance: random.Random) -> None:
+        self._host = host
+        self._chance = chance
+        self._process: HostProcess | None = None
+
+    def __repr__(self) -> str:
+        return f"<TorchRunner on {self._process or 'no host'}>"
+
+    @property
+    def abilities(self) -> Abilities:
+        """Its steps run on this machine."""
+        return Abilities(local=True)
+
+    async def start(self) -> None:
+        """Waits for the model to be loaded.
+
+        Raises:
+            WorkerStartError: It can't be.
+        """
+        self._process = await self._host.ensure()
+
+    async def generate(
+        self, request: PriorityRequest, lease: Lease
+    ) -> AsyncGenerator[TokenChunk | Finished, None]:
+        """Streams the answer; see `Runner.generate`.
+
+        Temperature is 1.0 where the request names none, and the longest answer 1024 tokens.
+
+        Raises:
+            InvalidRequestError: The model or its chat template can't serve the request.
+            ContextLengthExceededError: Prompt and answer are longer than the model's context.
+            RequestTooLargeError: The messages don't fit into one frame.
+            GenerationFailedError: The model failed on this request.
+            WorkerCrashedError: The host died.
+        """
+        lease.arm(Step.FIRST_TOKEN)
+        try:
+            with self._admit(request) as stream:
+                unseen = 0  # tokens whose text is held back
+                while True:
+                    for event in await stream.receive():
+                        lease.progress()
+                        match event:
+                            case Produced(_, text):
+                                if lease.step is Step.FIRST_TOKEN:
+                                    lease.arm(Step.NEXT_TOKEN)
+                                unseen += 1
+                                if text:
+                                    yield TokenChunk(text, unseen)
+                                    unseen = 0
+                            case Completed():
+                                lease.disarm()
+                                if event.text:
+                                    yield TokenChunk(event.text, unseen + 1)
+                                yield _finished(event)
+                                return
+                            case Refused():
+                                _refuse(event)
+                            case Prefilled() | Counted():
+                                pass
+        finally:
+            lease.disarm()
+
+    async def closed(self) -> BaseException:
+        """Returns the error that ended the host; see `Runner.closed`."""
+        return await self._started_process().closed()
+
+    def hung(self, cause: WorkerHungError) -> None:
+        """Kills the host, all its streams fail of the cause; see `Runner.hung`."""
+        if self._process is not None:
+            self._process.kill("a step missed its lease", cause)
+
+    async def aclose(self) -> None:
+        """Lets go of the host, which the deployment's factory closes."""
+        self._process = None
+
+    def _admit(self, request: PriorityRequest) -> HostStream:
+        messages = to_wire(request)
+        sampling = request.sampling
+        seed = self._chance.randint(0, MAX_SEED) if sampling.seed is None else sampling.seed
+        try:
+            return self._started_process().open(
+                lambda number: Admit(number, messages, sampling, seed)
+            )
+        except WireError as error:
+            raise RequestTooLargeError(f"messages: {error}", param="messages") from error
+
+    def _started_process(self) -> HostProcess:
+        if self._process is None:
+            raise WorkerError("this runner isn't started")
+        return self._process
+
+
+def _finished(event: Completed) -> Finished:
+    usage = Usage(prompt_tokens=event.prompt_tokens, completion_tokens=event.completion_tokens)
+    return Finished(event.finish_reason, usage)
+
+
+def _refuse(event: Refused) -> NoReturn:
+    match event.kind:
+        case "context":
+            raise ContextLengthExceededError(event.message, param=event.param)
+        case "invalid":
+            raise InvalidRequestError(event.message, param=event.param)
+        case "failed":
+            raise GenerationFailedError(event.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspector:
+    """Checks requests of one deployment before they are queued.
+
+    Args:
+        host: Counts long prompts, if it is there to be asked.
+    """
+
+    host: ModelHost
+
+    def inspect(self, request: PriorityRequest) -> Awaitable[None] | None:
+        """See `SlotFactory.inspect`.
+
+        Raises:
+            InvalidRequestError: The model can't do what a field asks.
+            ContextLengthExceededError: The prompt is longer than the model's context.
+        """
+        messages = to_wire(request)
+        facts = self.host.facts
+        if facts is None or not may_exceed(messages, request.sampling.max_tokens, facts):
+            return None
+        return self._count(messages, request.sampling.max_tokens)
+
+    async def _count(self, messages: list[dict[str, str]], max_tokens: int | None) -> None:
+        process = self.host.process
+        if process is None:
+            return  # the host checks again before it begins
+        try:
+            async with asyncio.timeout(COUNT_SECONDS):
+                with process.open(lambda number: Count(number, messages, max_tokens)) as stream:
+                    (event,) = await stream.receive()
+        except (TimeoutError, WorkerError):
+            return
+        if isinstance(event, Refused):
+            _refuse(event)
+
+
+def factory(
+    settings: TorchSettings,
+    *,
+    on_progress: Progress,
+    chance: random.Random | None = None,
+    program: Sequence[str] = HOST_PROGRAM,
+) -> SlotFactory:
+    """Returns what makes the slots of a deployment with this model; nothing is started yet.
+
+    Args:
+        settings: The model and how it is loaded.
+        on_progress: Gets a line for each stage of loading, from the loop.
+        chance: Draws the seeds of requests that name none; the system's own by default.
+        program: Command line of the model host's program.
+    """
+    host = ModelHost(settings, on_progress=on_progress, program=program)
+    seeds = chance or random.SystemRandom()
+    return SlotFactory(
+        create=lambda: TorchRunner(host, seeds),
+        model=settings.model,
+        inspect=Inspector(host).inspect,
+        aclose=host.aclose,
+    )

@@ -1,0 +1,27 @@
+"""What a local model's deployment says about its host."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchSettings:
+    """One model and how it is loaded; the same settings give the same host."""
+
+    model: str
+    """`package:<name>/<file.gguf>`, a `.gguf` file, a directory, or a hub id."""
+    dtype: Dtype = "float32"
+    """float32 gives the same greedy and seeded text alone and next to others; bfloat16 is faster
+    and doesn't promise that. `auto` takes what the weights were saved in."""
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda:N` or `mps`; auto takes the first accelerator there is."""
+    threads: int | None = None
+    """Threads of the model's CPU work; None is all cores but one, which the gateway needs."""
+    trust_remote_code: bool = False
+    """Whether code that comes with a hub model may run."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model."""
+    load_timeout: float = 600.0
+    """Seconds that one stage of loading (one progress message to the next) may take."""

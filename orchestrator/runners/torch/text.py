@@ -1,0 +1,107 @@
+"""From token ids to text that never has to be taken back.
+
+Two things hold text back: a character whose bytes aren't all there yet, and an ending that may turn
+out to be the beginning of a stop text. What is handed out is final.
+"""
+
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class Detokenizer:
+    """Turns the ids of one answer into text, whole characters at a time."""
+
+    __slots__ = ("_ids", "_sent_length", "_stream", "_tokenizer")
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._ids: list[int] = []
+        self._sent_length = 0
+
+    def add(self, token: int) -> str:
+        """Returns the text that became certain with this token."""
+        self._ids.append(token)
+        text = self._stream.step(self._tokenizer, token) or ""
+        self._sent_length += len(text)
+        return text
+
+    def flush(self) -> str:
+        """Returns what the stream still holds back, without a character that is incomplete."""
+        whole = self._tokenizer.decode(self._ids, skip_special_tokens=True)
+        rest = whole[self._sent_length :].rstrip(REPLACEMENT)
+        self._sent_length += len(rest)
+        return rest
+
+
+class StopGuard:
+    """Lets text through up to the first stop text.
+
+    Args:
+        stops: None of them empty.
+    """
+
+    __slots__ = ("_held", "_stops", "stopped")
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.stopped = False
+        """Whether a stop text was met; nothing comes through after it."""
+
+    def add(self, text: str) -> str:
+        """Returns what may be handed out now."""
+        if self.stopped or not self._stops:
+            return "" if self.stopped else text
+        text = self._held + text
+        # as if the text came character by character: the stop that is complete first counts, and
+        # of two that are complete at once the longer, so that the split into tokens can't matter
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            self._held = ""
+            return text[: min(found)[1]]
+        keep = max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def flush(self) -> str:
+        """Returns what was held back for a stop text that never came."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest ending of `text` that begins `stop` without being all of it."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if stop.startswith(text[-length:]):
+            return length
+    return 0
+
+
+class AnswerText:
+    """The text of one answer: detokenised, cut at its stop texts."""
+
+    __slots__ = ("_detokenizer", "_guard")
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+        self._detokenizer = Detokenizer(tokenizer)
+        self._guard = StopGuard(stops)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop text was met."""
+        return self._guard.stopped
+
+    def add(self, token: int) -> str:
+        """Returns the text that may be handed out after this token."""
+        return self._guard.add(self._detokenizer.add(token))
+
+    def finish(self) -> str:
+        """Returns the last piece; may still find a stop text in it."""
+        last = self._guard.add(self._detokenizer.flush())
+        return last if self._guard.stopped else last + self._guard.flush()

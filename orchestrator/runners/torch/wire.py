@@ -1,0 +1,197 @@
+"""What crosses the socket between a deployment and its model host.
+
+A frame is a length (4 bytes, big-endian) and that many bytes of msgpack; both sides read with the
+same decoder. The parent sends one command a frame. The host answers with what became of its
+loading, then with one `Step` a model step, which carries the events of all streams at once.
+
+A stream is `Admit`, any number of `Prefilled` and `Produced`, then one `Completed` or `Refused`;
+a canceled one just stops.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from orchestrator.events import FinishReason
+from orchestrator.request import SamplingParams
+from orchestrator.runners.torch.settings import TorchSettings
+
+LENGTH_BYTES = 4
+MAX_FRAME_BYTES = 64 << 20
+
+
+class Load(msgspec.Struct, frozen=True, tag="load", array_like=True):
+    """First command: load this model, then say `Ready`."""
+
+    settings: TorchSettings
+
+
+class Admit(msgspec.Struct, frozen=True, tag="admit", array_like=True):
+    """Begin a stream."""
+
+    stream: int
+    messages: list[dict[str, str]]
+    sampling: SamplingParams
+    seed: int
+    """The caller's, or one drawn by the parent, so that the noise can be made again."""
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True):
+    """Nobody reads that stream any more."""
+
+    stream: int
+
+
+class Count(msgspec.Struct, frozen=True, tag="count", array_like=True):
+    """Say how long this prompt is: `Counted`, or `Refused` if it and the answer don't fit."""
+
+    stream: int
+    messages: list[dict[str, str]]
+    max_tokens: int | None
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown", array_like=True):
+    """End the process after the running step."""
+
+
+Command = Load | Admit | Cancel | Count | Shutdown
+
+
+class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
+    """What the host is at."""
+
+    stage: str
+
+
+class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed", array_like=True):
+    """The model can't be loaded; the process ends."""
+
+    message: str
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
+    """Loaded and warm; also what is known of the model."""
+
+    context_length: int
+    vocabulary: int
+    longest_token: int
+    """Bytes of text in the longest token: no prompt has fewer than its bytes by this tokens."""
+    dtype: str
+    device: str
+    parameters: int
+    memory_bytes: int
+    """Of the weights and buffers."""
+
+
+class Prefilled(msgspec.Struct, frozen=True, tag="prefilled", array_like=True):
+    """A part of the prompt went through the model; a sign of life."""
+
+    stream: int
+    done: int
+    total: int
+
+
+class Produced(msgspec.Struct, frozen=True, tag="produced", array_like=True):
+    """One more token; its text may be empty while a character or stop text is incomplete."""
+
+    stream: int
+    text: str
+
+
+class Completed(msgspec.Struct, frozen=True, tag="completed", array_like=True):
+    """The answer is complete; `text` is its last piece."""
+
+    stream: int
+    text: str
+    finish_reason: FinishReason
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Counted(msgspec.Struct, frozen=True, tag="counted", array_like=True):
+    """The answer to `Count`."""
+
+    stream: int
+    prompt_tokens: int
+
+
+RefusalKind = Literal["context", "invalid", "failed"]
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused", array_like=True):
+    """This stream can't go on; the others do."""
+
+    stream: int
+    kind: RefusalKind
+    """The caller's prompt is too long; the caller's request is wrong; the model failed on it."""
+    message: str
+    param: str | None = None
+
+
+StreamEvent = Prefilled | Produced | Completed | Counted | Refused
+
+
+class Step(msgspec.Struct, frozen=True, tag="step", array_like=True):
+    """All that one model step brought."""
+
+    events: list[StreamEvent]
+
+
+Report = Loading | LoadFailed | Ready | Step
+
+_encoder = msgspec.msgpack.Encoder()
+command_decoder = msgspec.msgpack.Decoder(Command)
+report_decoder = msgspec.msgpack.Decoder(Report)
+
+
+class WireError(Exception):
+    """The bytes are no frames: the other side is not what it should be."""
+
+
+def frame(message: Command | Report) -> bytes:
+    """Returns the message as one frame.
+
+    Raises:
+        WireError: The message is larger than a frame may be.
+    """
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise WireError(f"a message of {len(body)} bytes is larger than a frame may be")
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+class FrameDecoder:
+    """Cuts a stream of bytes into frames, however the bytes were split on their way."""
+
+    __slots__ = ("_buffer", "_max_bytes")
+
+    def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._buffer = bytearray()
+        self._max_bytes = max_bytes
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that isn't whole yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Takes the next bytes in and yields the bodies of all frames that are whole.
+
+        Raises:
+            WireError: A frame announces more bytes than allowed.
+        """
+        self._buffer += data
+        start = 0
+        try:
+            while len(self._buffer) - start >= LENGTH_BYTES:
+                body = start + LENGTH_BYTES
+                size = int.from_bytes(self._buffer[start:body], "big")
+                if size > self._max_bytes:
+                    raise WireError(f"a frame of {size} bytes; at most {self._max_bytes} are taken")
+                if len(self._buffer) - body < size:
+                    return
+                start = body + size
+                yield bytes(self._buffer[body:start])
+        finally:
+            del self._buffer[:start]
