@@ -23,7 +23,8 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
     reject          request; deployment, code, depth: a deployment refused it
     dequeue         request; deployment: it left the queue, to be dispatched or because it ended
     dispatch        request, worker, epoch; deployment: the engine recorded the assignment
-    attempt_start   request, worker, epoch, [attempt]; deployment: the worker began it
+    attempt_start   request, worker, epoch, [attempt]; deployment, [resume]: the worker began it;
+                    resume if it continues exactly what was read
     provider_start  request, worker, epoch; deployment, [zombie]: it reached the provider or model
                     (a refused connection or circuit did not); zombie if it can't be canceled
     step            worker; budget: a lease was armed or made progress; seconds until it expires

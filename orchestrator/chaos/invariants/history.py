@@ -1,0 +1,94 @@
+"""The journal, indexed once for all checks, and the words that they answer in.
+
+A check reads nothing but the history; what it can't see there it doesn't judge. Times in a journal
+are rounded to a microsecond, so limits are compared with that much grace.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.chaos.journal import Event, JournalError, Kind
+
+GRACE = 2e-6
+"""Seconds by which two rounded times may be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One place where an invariant didn't hold."""
+
+    id: str
+    """`I1` to `I22`."""
+    request: str | None
+    """Whose; None if it concerns no single request."""
+    text: str
+    """When and what, for people."""
+
+
+class History:
+    """One run's events by kind and by request, each in the order of the journal.
+
+    Args:
+        events: The whole journal, oldest first; a run that is still going on can't be judged.
+    """
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.events: Sequence[Event] = list(events)
+        self.requests: dict[str, list[Event]] = {}
+        """Every request's own events."""
+        self.deployments: dict[str, Event] = {}
+        """The settings of each deployment."""
+        self._kinds: dict[Kind, list[Event]] = {kind: [] for kind in Kind}
+        for event in self.events:
+            self._kinds[event.kind].append(event)
+            if event.request is not None:
+                self.requests.setdefault(event.request, []).append(event)
+        for event in self.of(Kind.DEPLOYMENT):
+            self.deployments[event.deployment] = event
+
+    def __repr__(self) -> str:
+        return f"<History, {len(self.events)} events of {len(self.requests)} requests>"
+
+    def of(self, kind: Kind) -> Sequence[Event]:
+        """All events of one kind."""
+        return self._kinds[kind]
+
+    def settings(self, deployment: str) -> Event:
+        """A deployment's settings.
+
+        Raises:
+            JournalError: The journal has no `deployment` event for it.
+        """
+        if deployment not in self.deployments:
+            raise JournalError(f"the journal has no settings of deployment {deployment!r}")
+        return self.deployments[deployment]
+
+
+Check = Callable[[History], list[Violation]]
+
+
+def request_of(event: Event) -> str:
+    """The request that an event of its kind must name.
+
+    Raises:
+        JournalError: It names none.
+    """
+    if event.request is None:
+        raise JournalError(f"{event.kind} at {event.t} s names no request")
+    return event.request
+
+
+def worker_of(event: Event) -> str:
+    """The worker that an event of its kind must name.
+
+    Raises:
+        JournalError: It names none.
+    """
+    if event.worker is None:
+        raise JournalError(f"{event.kind} at {event.t} s names no worker")
+    return event.worker
+
+
+def first(events: Iterable[Event], *kinds: Kind) -> Event | None:
+    """The first event of one of these kinds, or None."""
+    return next((event for event in events if event.kind in kinds), None)

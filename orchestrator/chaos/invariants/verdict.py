@@ -1,0 +1,38 @@
+"""All checks under their ids, and the verdict of a journal."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from orchestrator.chaos.invariants import answers, capacity, queueing, supervision
+from orchestrator.chaos.invariants.history import Check, History, Violation
+from orchestrator.chaos.journal import Event
+
+CHECKS: Mapping[str, Check] = MappingProxyType(
+    {
+        "I1": answers.i1_one_ending,
+        "I2": answers.i2_tokens_in_order,
+        "I3": answers.i3_by_its_deadline,
+        "I4": capacity.i4_resources_conserved,
+        "I6b": supervision.i6b_poison_leaves_nobody,
+        "I7": queueing.i7_queue_is_bounded,
+        "I8": capacity.i8_cancel_frees_everything,
+        "I9": supervision.i9_killed_for_no_progress,
+        "I10": capacity.i10_bounded_amplification,
+        "I11": answers.i11_nothing_restarts_in_sight,
+        "I12": answers.i12_root_cause_survives,
+        "I13": capacity.i13_provider_sees_what_is_permitted,
+        "I15": answers.i15_late_changes_nothing,
+        "I16": queueing.i16_priority_order,
+        "I19": supervision.i19_restart_intensity,
+    }
+)
+
+
+def judge(events: Iterable[Event]) -> list[Violation]:
+    """Every violation that the journal of a finished run shows, in the order of the checks.
+
+    Raises:
+        JournalError: An event lacks what its kind needs.
+    """
+    history = History(events)
+    return [violation for check in CHECKS.values() for violation in check(history)]

@@ -1,0 +1,273 @@
+"""Each check passes a run in which its promise holds and finds the smallest in which it doesn't."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.chaos.invariants.history import History
+from orchestrator.chaos.invariants.verdict import CHECKS, judge
+from orchestrator.chaos.journal import Event, JournalError, Kind
+from tests.chaos.invariants.notation import sketch
+
+ACCEPTED = "0 submit r1 tokens=2\n0 accept r1 priority=1 deadline=5 depth=1\n"
+DISPATCHED = ACCEPTED + "0 dequeue r1\n0 dispatch r1 @w1 #1\n0 attempt_start r1 @w1 #1\n"
+STREAMING = DISPATCHED + "0 provider_start r1 @w1 #1\n0 step @w1 budget=1\n"
+CLOSED = "0.5 provider_end r1 @w1 #1\n"
+DONE = "0.5 terminal r1 #1 outcome=done\n"
+ERROR = "terminal r1 outcome=error code=upstream_server_error scope=upstream"
+
+HEALTHY = """
+0 run seed=1
+0 engine_start generation=1
+0 worker_start @w1
+0 submit r1 tokens=2
+0 accept r1 priority=1 deadline=5 depth=1
+0 dequeue r1
+0 dispatch r1 @w1 #1
+0 attempt_start r1 @w1 #1
+0 provider_start r1 @w1 #1
+0 step @w1 budget=1
+0.4 fault_landed r1 text=reset~#1
+0.5 provider_end r1 @w1 #1
+0.5 retry r1 not_before=0.7 depth=1
+0.6 late r1 @w1 #1
+0.7 dequeue r1
+0.7 dispatch r1 @w1 #2
+0.7 attempt_start r1 @w1 #2
+0.7 provider_start r1 @w1 #2
+0.7 step @w1 budget=1
+1.6 token r1 #2
+1.6 step @w1 budget=1
+1.6 read r1 index=0
+2.5 token r1 #2
+2.5 terminal r1 #2 outcome=done
+2.5 provider_end r1 @w1 #2
+2.6 read r1 index=1
+2.6 end_read r1 outcome=done
+3 gauge name=idle_slots value=2 expected=2
+"""
+
+GOOD: dict[str, str] = {
+    "I1": STREAMING + CLOSED + DONE + "0.6 read r1 index=0\n0.6 end_read r1 outcome=done",
+    "I2": STREAMING
+    + "0 read r1 index=0\n0.1 read r1 index=1\n"
+    + CLOSED
+    + DONE
+    + "1 end_read r1 outcome=done",
+    "I3": ACCEPTED + "5.2 terminal r1 outcome=error",
+    "I4": STREAMING
+    + CLOSED
+    + "1 provider_start r1 @w1 #2\n2 worker_dead @w1\n4 provider_end r1 @w1 #2\n"
+    + "5 gauge name=streams value=0 expected=0\n5 gauge name=queue value=3",
+    "I6b": ACCEPTED
+    + "1 poison cause=crash\n1 accept r1 deployment=b priority=1 deadline=5 depth=1\n"
+    + "2 reject r2 code=engine_unhealthy depth=0\n3 engine_start\n"
+    + "3 accept r3 priority=1 deadline=9 depth=1\n4 terminal r1 outcome=done",
+    "I7": "0 submit r1\n0.04 reject r1 code=queue_full depth=2\n"
+    "1 accept r2 priority=1 deadline=5 depth=2\n1 retry r3 not_before=2 depth=4\n"
+    "2 submit r2\n2 accept r2 priority=1 deadline=9 depth=1\n"
+    "5 reject r2 code=engine_unhealthy depth=0",
+    "I8": STREAMING + "0.4 cancel r1\n" + CLOSED + "0.5 terminal r1 outcome=canceled",
+    "I9": STREAMING + "0.9 step @w1 budget=1\n1.9 kill @w1\n1.9 worker_dead @w1",
+    "I10": STREAMING + "1 retry r1 not_before=1 depth=1\n1 attempt_start r1 @w1 #2",
+    "I11": STREAMING + "1 read r1 index=0\n2 attempt_start r1 @w1 #2 resume=true",
+    "I12": STREAMING
+    + "0.3 fault_landed r1 text=reset~#7\n"
+    + f"0.5 {ERROR} cause=ReadError:~reset~#7 attempts=1",
+    "I13": "0 provider_start r1 @w1\n0 provider_start r2 @w2\n1 provider_start r3 @w1",
+    "I15": STREAMING + "0 token r1 #1\n0.1 late r1 #0\n0.5 terminal r1 #1 outcome=done",
+    "I16": ACCEPTED
+    + "0 accept r2 priority=2 deadline=5 depth=2\n0 dequeue r2\n0 dispatch r2 @w1 #1\n"
+    + "1 retry r2 not_before=2 depth=2\n1 dequeue r1\n1 dispatch r1 @w1 #2\n"
+    + "1.5 accept r3 priority=1 deadline=5 depth=2\n"
+    + "2 dequeue r2\n2 dispatch r2 @w1 #3\n2 dequeue r3\n2 dispatch r3 @w2 #4",
+    "I19": "0 worker_dead @a\n1 worker_dead @b\n1 worker_dead @x deliberate=true\n"
+    "1 worker_start @c\n11.1 worker_dead @c\n11.2 worker_dead @d\n11.3 worker_dead @e\n"
+    "11.3 poison cause=crash\n11.3 worker_dead @f\n12 engine_start\n12 worker_start @g",
+}
+
+BAD: list[tuple[str, str, str]] = [
+    ("I1", ACCEPTED, "never ended"),
+    ("I1", STREAMING + CLOSED + DONE + DONE, "terminal at 0.5 s after its ending"),
+    ("I1", STREAMING + CLOSED + DONE + "1 token r1 #1", "token at 1.0 s after"),
+    ("I1", STREAMING + CLOSED + DONE + "1 end_read r1 outcome=error", "was told error"),
+    ("I1", ACCEPTED + DONE + "1 end_read r1 outcome=done\n" * 2, "given 2 endings"),
+    (
+        "I1",
+        ACCEPTED + DONE + "1 end_read r1 outcome=done\n1 read r1 index=0",
+        "a token after the ending",
+    ),
+    ("I2", ACCEPTED + "0 read r1 index=0\n0 read r1 index=2", "token 2 came in place 1"),
+    ("I2", ACCEPTED + "0 read r1 index=0\n0 read r1 index=0", "token 0 came in place 1"),
+    (
+        "I2",
+        ACCEPTED + "0 read r1 index=0\n" + DONE + "1 end_read r1 outcome=done",
+        "done after 1 of 2",
+    ),
+    ("I3", ACCEPTED + "5.3 terminal r1 outcome=error", "ended at 5.3 s"),
+    ("I3", ACCEPTED, "never ended"),
+    ("I4", STREAMING, "never ended"),
+    (
+        "I4",
+        STREAMING + "0.2 provider_start r2 @w1 #2\n0.3 provider_end r2 @w1 #2\n" + CLOSED,
+        "second stream",
+    ),
+    ("I4", "1 gauge name=permits value=-1", "permits was -1"),
+    ("I4", "1 gauge name=idle value=1 expected=2", "idle was 1 at rest, not 2"),
+    ("I6b", ACCEPTED + "1 poison cause=crash\n1.2 terminal r1 outcome=error", "waited until 1.2"),
+    ("I6b", ACCEPTED + "1 poison cause=crash", "still waited at the end"),
+    ("I6b", "1 poison cause=crash\n1 accept r1 priority=1 deadline=5 depth=1", "accept at 1.0 s"),
+    ("I6b", "1 poison cause=crash\n1 dispatch r1 @w1 #1", "dispatch at 1.0 s"),
+    ("I6b", "1 poison cause=crash\n1 reject r1 code=queue_full depth=2", "queue_full"),
+    ("I7", "0 accept r1 priority=1 deadline=5 depth=3", "3 waited"),
+    ("I7", "0 queue_depth depth=5", "5 waited"),
+    ("I7", "0 submit r1\n0.2 reject r1 code=engine_unhealthy depth=0", "refused at 0.2 s"),
+    ("I7", "0 submit r1\n0 reject r1 code=queue_full depth=1", "by a queue of 1"),
+    ("I8", ACCEPTED + "0.1 cancel r1\n0.4 terminal r1 outcome=canceled", "didn't end at once"),
+    (
+        "I8",
+        ACCEPTED + "0 cancel r1\n0 terminal r1 outcome=canceled\n0 provider_start r1 @w1 #1",
+        "provider_start at 0.0 s, canceled",
+    ),
+    (
+        "I8",
+        STREAMING + "0 cancel r1\n0 terminal r1 outcome=canceled\n" + CLOSED,
+        "still open 0.25 s later",
+    ),
+    ("I9", STREAMING + "0.9 kill @w1", "after progress, of 1 s"),
+    ("I9", "0.9 kill @w1", "no step running"),
+    ("I9", STREAMING + "1.2 provider_end r1 @w1 #1", "nobody noticed"),
+    ("I10", STREAMING + "1 attempt_start r1 @w1 #2", "no retry allows"),
+    ("I10", STREAMING + "1 provider_start r1 @w1 #1\n1 retry r1\n" * 11, "11 retries in 10 s"),
+    ("I11", STREAMING + "1 read r1 index=0\n2 attempt_start r1 @w1 #2", "after a token was read"),
+    ("I12", STREAMING + f"1 {ERROR} cause=ReadError attempts=1", "nothing had broken"),
+    ("I12", STREAMING + f'1 {ERROR} cause="" attempts=1', "no cause"),
+    (
+        "I12",
+        STREAMING + f"0 fault_landed r1 text=reset~#7\n1 {ERROR} cause=RetryError attempts=1",
+        "what broke was",
+    ),
+    (
+        "I12",
+        STREAMING + f"0 fault_landed @w1\n1 {ERROR} cause=hung attempts=3",
+        "tells 3 attempts, there were 1",
+    ),
+    (
+        "I13",
+        "0 provider_start r1 @w1\n0 provider_start r2 @w2\n0.9 provider_start r3 @w1",
+        "beyond 2 + 1 per second",
+    ),
+    ("I15", STREAMING + "1 dispatch r1 @w2 #2\n1 token r1 #1", "token of old attempt 1"),
+    ("I15", STREAMING + "1 retry r1 not_before=2\n1 token r1 #1", "token of old attempt 1"),
+    ("I15", STREAMING + "1 dispatch r1 @w2 #2\n1 terminal r1 #1 outcome=done", "terminal of old"),
+    (
+        "I16",
+        ACCEPTED + "0 accept r2 priority=2 deadline=5 depth=2\n0 dequeue r1\n0 dispatch r1 @w1 #1",
+        "overtaken by r1",
+    ),
+    (
+        "I16",
+        ACCEPTED + "0 accept r2 priority=1 deadline=5 depth=2\n0 dequeue r2\n0 dispatch r2 @w1 #1",
+        "overtaken by r2",
+    ),
+    ("I16", "0 dispatch r1 @w1 #1", "never accepted"),
+    ("I19", "0 worker_dead @a\n1 worker_dead @b\n2 worker_dead @c", "not poisoned"),
+    (
+        "I19",
+        "0 worker_dead @a\n1 worker_dead @b\n2 worker_dead @c\n2 worker_start @d\n2 poison",
+        "d started at 2.0 s",
+    ),
+    (
+        "I19",
+        "0 worker_dead @a\n1 worker_dead @b\n2 worker_dead @c\n3 poison",
+        "over budget since 2.0 s",
+    ),
+]
+
+
+def test_a_healthy_run_violates_no_invariant_at_all():
+    assert judge(sketch(HEALTHY)) == []
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_run_that_keeps_the_promise_passes(check: str):
+    history = History(sketch(GOOD[check]))
+
+    assert CHECKS[check](history) == []
+
+
+@pytest.mark.parametrize(("check", "text", "expected"), BAD)
+def test_a_run_that_breaks_the_promise_is_found(check: str, text: str, expected: str):
+    violations = CHECKS[check](History(sketch(text)))
+
+    assert [violation.id for violation in violations] == [check]
+    assert expected in violations[0].text
+
+
+def test_every_check_has_a_run_that_breaks_it():
+    assert {check for check, _, _ in BAD} == set(CHECKS) == set(GOOD)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    ["2 kill @w1\n2 provider_end r1 @w1 #1", "2 worker_dead @w1\n2 provider_end r1 @w1 #1"],
+    ids=["killed", "dead"],
+)
+def test_a_hung_worker_may_keep_a_canceled_stream_until_its_lease_is_over(ending: str):
+    canceled = "1 step @w1 budget=1\n1 cancel r1\n1 terminal r1 outcome=canceled\n"
+
+    assert CHECKS["I8"](History(sketch(STREAMING + canceled + ending))) == []
+
+
+def test_a_stream_that_cannot_be_canceled_is_excused_but_must_end():
+    text = DISPATCHED + "0 provider_start r1 @w1 #1 zombie=true\n0 step @w1 budget=1\n"
+    text += "0.1 cancel r1\n0.1 terminal r1 outcome=canceled\n"
+
+    assert judge(sketch(text + "2.1 provider_end r1 @w1 #1")) == []
+    assert [violation.id for violation in judge(sketch(text))] == ["I4"]
+
+
+def test_an_error_of_a_poisoned_engine_tells_what_poisoned_it():
+    text = "0 poison cause=OSError:~card~lost\n0 reject r1 code=engine_unhealthy depth=0\n"
+    ending = "0 terminal r1 outcome=error code=engine_unhealthy scope=engine attempts=0 cause="
+
+    assert CHECKS["I12"](History(sketch(text + ending + "OSError:~card~lost"))) == []
+    assert CHECKS["I12"](History(sketch(text + ending + "unhealthy"))) != []
+
+
+def test_a_retry_of_what_never_reached_the_provider_costs_nothing():
+    refused = "1 retry r1 not_before=1 depth=1\n1 attempt_start r1 @w1 #2\n" * 20
+
+    assert CHECKS["I10"](History(sketch(DISPATCHED + refused))) == []
+
+
+def test_an_event_that_lacks_what_its_kind_needs_is_an_error_of_the_journal():
+    with pytest.raises(JournalError, match="names no request"):
+        judge(sketch("0 accept priority=1 deadline=5 depth=1"))
+    with pytest.raises(JournalError, match="names no worker"):
+        judge(sketch("0 kill"))
+    with pytest.raises(JournalError, match="no settings of deployment 'b'"):
+        judge(sketch("0 queue_depth deployment=b depth=1"))
+
+
+@given(
+    gaps=st.lists(st.integers(0, 40), min_size=1, max_size=25),
+    rate=st.sampled_from([0.5, 1.0, 4.0]),
+    burst=st.integers(1, 4),
+)
+def test_the_bucket_overflows_exactly_if_some_window_is_too_full(
+    gaps: list[int], rate: float, burst: int
+):
+    times = [sum(gaps[: place + 1]) / 8 for place in range(len(gaps))]
+    starts = [Event(t, Kind.PROVIDER_START, "r", None, "w") for t in times]
+    settings = f"0 deployment permits_burst={burst} permits_per_second={rate}"
+
+    overfull = burst < 1 or any(
+        right - left + 1 > burst + rate * (times[right] - times[left]) + 1e-9
+        for left, right in combinations(range(len(times)), 2)
+    )
+
+    found = CHECKS["I13"](History(sketch("", settings=settings) + starts))
+    assert bool(found) == overfull
