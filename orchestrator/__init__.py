@@ -1,1 +1,21 @@
-"""Takes an inference request, waits its turn, and streams tokens back."""
+"""Takes an inference request, waits its turn, streams tokens back, and is honest when it breaks."""
+
+from orchestrator import errors
+from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
+from orchestrator.request import Message, Priority, SamplingParams
+from orchestrator.sdk import Answer, Orchestrator, TokenStream, submit
+
+__all__ = [
+    "Answer",
+    "FinishReason",
+    "Finished",
+    "Message",
+    "Orchestrator",
+    "Priority",
+    "SamplingParams",
+    "TokenChunk",
+    "TokenStream",
+    "Usage",
+    "errors",
+    "submit",
+]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import cast
 
 from orchestrator.channel import Channel
 from orchestrator.errors import InvalidRequestError, OrchestratorError
@@ -22,6 +23,23 @@ class Priority(IntEnum):
     NORMAL = 1
     HIGH = 2
     CRITICAL = 3
+
+    @classmethod
+    def of(cls, given: "Priority | str") -> "Priority":
+        """Finds a priority by its name, in any case.
+
+        Raises:
+            InvalidRequestError: There is none of that name.
+        """
+        if isinstance(given, Priority):
+            return given
+        try:
+            return cls[given.upper()]
+        except KeyError:
+            names = ", ".join(priority.name.lower() for priority in cls)
+            raise InvalidRequestError(
+                f"no priority is called {given[:40]!r}; there are {names}", param="priority"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +60,51 @@ class Message:
         if isinstance(self.content, str):
             return self.content
         return "".join(str(part.get("text", "")) for part in self.content)
+
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+def message_from(given: Mapping[str, object], index: int) -> Message:
+    """Reads a message in OpenAI's shape.
+
+    Args:
+        given: `role`, `content` and whatever else the message has.
+        index: Its place in the conversation, for errors.
+
+    Raises:
+        InvalidRequestError: Role or content are missing or of another type.
+    """
+    where = f"messages[{index}]"
+    role, content = given.get("role"), given.get("content")
+    if role not in ROLES:
+        raise InvalidRequestError(
+            f"{where}.role must be one of {', '.join(ROLES)}", param=f"{where}.role"
+        )
+    fields = {name: value for name, value in given.items() if name not in {"role", "content"}}
+    if isinstance(content, list):
+        content = _parts(cast("list[object]", content), where)
+    elif content is None:
+        if role != "assistant":  # one that only calls tools has no content
+            raise InvalidRequestError(f"{where}.content is missing", param=f"{where}.content")
+    elif not isinstance(content, str):
+        raise InvalidRequestError(
+            f"{where}.content must be a text or a list of parts", param=f"{where}.content"
+        )
+    return Message(role, content, fields)
+
+
+def _parts(content: list[object], where: str) -> list[Mapping[str, object]]:
+    parts: list[Mapping[str, object]] = []
+    for number, part in enumerate(content):
+        place = f"{where}.content[{number}]"
+        mapping = cast("Mapping[str, object]", part if isinstance(part, dict) else {})
+        if not isinstance(mapping.get("type"), str):
+            raise InvalidRequestError(f"{place} must be an object with a type", param=place)
+        if mapping["type"] == "text" and not isinstance(mapping.get("text"), str):
+            raise InvalidRequestError(f"{place}.text must be a text", param=f"{place}.text")
+        parts.append(mapping)
+    return parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,7 +129,7 @@ class Router:
         self._inspections.add(task)
         task.add_done_callback(self._inspections.discard)
         # a caller that goes away, or a deadline, ends the inspection too
-        request.channel.watch(task.cancel)
+        request.channel.watch(lambda: _cancel(task))
 
 
 class _Journey:
@@ -181,6 +181,10 @@ class _Journey:
 
 def _not_ready(deployment: Deployment) -> bool:
     return not deployment.inflight.ready
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
 
 
 def _inspect(

@@ -10,7 +10,9 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 
+from orchestrator import config as sections
 from orchestrator import metrics
 from orchestrator.actors.engine import Engine
 from orchestrator.actors.messages import AttemptEnded, Shutdown, Wake
@@ -19,6 +21,7 @@ from orchestrator.actors.runtime import OnDeath, Ref, ended, tell
 from orchestrator.actors.supervisor import Supervision, Supervisor
 from orchestrator.actors.worker import RemoteWorker, WorkerSettings
 from orchestrator.attempt import Gates
+from orchestrator.config import Config
 from orchestrator.inflight import Fault, Inflight, Poisoned, StateName, Ticket
 from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.queue import PriorityQueue
@@ -61,6 +64,106 @@ class DeploymentPlan:
     start_timeout: float = 600.0
     """Seconds that a runner may take to get ready."""
     supervision: Supervision = field(default_factory=Supervision)
+
+
+OnProgress = Callable[[str, str], None]
+"""(deployment, what it is doing): steps of a model that is being loaded."""
+
+
+def _log_progress(deployment: str, doing: str) -> None:
+    logger.info("%s: %s", deployment, doing)
+
+
+def plan_deployments(
+    config: Config, on_progress: OnProgress = _log_progress
+) -> tuple[list[DeploymentPlan], dict[str, Sequence[str]]]:
+    """Turns a configuration into plans and routes.
+
+    Raises:
+        ConfigError: A runner can't be made from it.
+    """
+    plans = [_plan(name, section, on_progress) for name, section in config.deployments.items()]
+    return plans, {name: route.deployments for name, route in config.routes.items()}
+
+
+def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> DeploymentPlan:
+    timeouts, rules = section.timeouts, section.supervision
+    return DeploymentPlan(
+        name=name,
+        factory=_factory(name, section.runner, on_progress),
+        slots=section.slots,
+        queue_capacity=section.queue.capacity,
+        limits=RateLimits(
+            requests_per_minute=section.limits.requests_per_minute,
+            tokens_per_minute=section.limits.tokens_per_minute,
+        ),
+        retry=RetrySettings(
+            max_attempts=section.retry.max_attempts,
+            initial_backoff=section.retry.initial_backoff,
+            max_backoff=section.retry.max_backoff,
+        ),
+        breaker=BreakerSettings(
+            failure_threshold=section.breaker.failure_threshold,
+            open_for=section.breaker.open_for,
+            probes=section.breaker.probes,
+        ),
+        steps=StepLimits(
+            connect=timeouts.connect,
+            first_token=timeouts.first_token,
+            inter_token=timeouts.inter_token,
+        ),
+        timeout=timeouts.total,
+        start_timeout=rules.start_timeout,
+        supervision=Supervision(
+            max_restarts=rules.max_restarts,
+            within=rules.within,
+            initial_backoff=rules.initial_backoff,
+            max_backoff=rules.max_backoff,
+            on_poison=rules.on_poison,
+        ),
+    )
+
+
+def _factory(
+    name: str, runner: sections.Torch | sections.OpenAI, on_progress: OnProgress
+) -> SlotFactory:
+    # the one place for lazy imports: a runner's libraries are loaded only if it is configured
+    match runner:
+        case sections.Torch():
+            from orchestrator.runners.torch.runner import factory as torch_factory  # noqa: PLC0415
+            from orchestrator.runners.torch.settings import TorchSettings  # noqa: PLC0415
+
+            return torch_factory(
+                TorchSettings(
+                    model=runner.model,
+                    dtype=runner.dtype,
+                    device=runner.device,
+                    threads=runner.threads,
+                    trust_remote_code=runner.trust_remote_code,
+                    revision=runner.revision,
+                ),
+                on_progress=lambda doing: on_progress(name, doing),
+            )
+        case sections.OpenAI():
+            from orchestrator.runners.remote.openai import (  # noqa: PLC0415
+                OpenAISettings,
+                factory,
+            )
+
+            return factory(
+                OpenAISettings(
+                    base_url=runner.base_url,
+                    model=runner.model,
+                    api_key=runner.api_key.reveal if runner.api_key else None,
+                    organization=runner.organization,
+                    project=runner.project,
+                    headers={key: value.reveal() for key, value in runner.headers.items()},
+                    ca_file=str(runner.ca_file) if runner.ca_file else None,
+                    provider=name,
+                )
+            )
+        case _:
+            assert_never(runner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

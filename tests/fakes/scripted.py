@@ -84,7 +84,7 @@ class ScriptedRunner:
                         yield TokenChunk(line)
                     case asyncio.Event():
                         await line.wait()
-                    case float():
+                    case int() | float():
                         await asyncio.sleep(line)
                     case Finished():
                         yield line

@@ -2,13 +2,18 @@
 
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
+from orchestrator.actors.supervisor import Supervision
 from orchestrator.channel import Channel
 from orchestrator.events import Ending
+from orchestrator.policies.rate_limit import RateLimits
+from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import Message, Priority, PriorityRequest, SamplingParams
-from orchestrator.wiring import DeploymentPlan, System
+from orchestrator.runners.lease import StepLimits
+from orchestrator.wiring import BreakerSettings, DeploymentPlan, System
 from tests.fakes.scripted import Stage
 
 _numbers = itertools.count()
@@ -37,6 +42,20 @@ def make_request(
     )
 
 
+class Settings(TypedDict, total=False):
+    """What a test may set of every plan."""
+
+    slots: int
+    queue_capacity: int
+    limits: RateLimits
+    retry: RetrySettings
+    breaker: BreakerSettings
+    steps: StepLimits
+    timeout: float
+    start_timeout: float
+    supervision: Supervision
+
+
 @dataclass
 class Answer:
     text: str
@@ -57,11 +76,11 @@ async def read(request: PriorityRequest) -> Answer:
 async def running(
     stages: Mapping[str, Stage],
     routes: Mapping[str, Sequence[str]] | None = None,
-    **settings: object,
-) -> AsyncIterator[System]:
+    **settings: Unpack[Settings],
+) -> AsyncGenerator[System]:
     """A started system with a deployment per stage, all slots ready; closed at the end."""
     plans = [
-        DeploymentPlan(name=name, factory=stage.factory(), **settings)  # pyright: ignore[reportArgumentType]
+        DeploymentPlan(name=name, factory=stage.factory(), **settings)
         for name, stage in stages.items()
     ]
     system = System(plans, routes)
