@@ -26,7 +26,7 @@ def i4_resources_conserved(history: History) -> list[Violation]:
     found: list[Violation] = []
     streams: dict[tuple[str, int | None], Event] = {}
     busy: dict[str, Event] = {}
-    for event in history.events:
+    for event in history.milestones:
         match event.kind:
             case Kind.PROVIDER_START:
                 worker = worker_of(event)
@@ -150,7 +150,7 @@ def i10_bounded_amplification(history: History) -> list[Violation]:
     spent: dict[str, deque[float]] = {}
     allowed: Counter[tuple[str, str]] = Counter()
     reached: set[str] = set()
-    for event in history.events:
+    for event in history.milestones:
         name = event.deployment
         match event.kind:
             case Kind.ACCEPT:

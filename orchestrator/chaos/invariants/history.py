@@ -11,6 +11,7 @@ from orchestrator.chaos.journal import Event, JournalError, Kind
 
 GRACE = 2e-6
 """Seconds by which two rounded times may be wrong."""
+PER_TOKEN = frozenset({Kind.STEP, Kind.TOKEN, Kind.READ})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class History:
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.events: Sequence[Event] = list(events)
+        self.milestones: list[Event] = []
+        """The events without what happens for every token, which is most of them."""
         self.requests: dict[str, list[Event]] = {}
         """Every request's own events."""
         self.deployments: dict[str, Event] = {}
@@ -41,6 +44,8 @@ class History:
         self._kinds: dict[Kind, list[Event]] = {kind: [] for kind in Kind}
         for event in self.events:
             self._kinds[event.kind].append(event)
+            if event.kind not in PER_TOKEN:
+                self.milestones.append(event)
             if event.request is not None:
                 self.requests.setdefault(event.request, []).append(event)
         for event in self.of(Kind.DEPLOYMENT):

@@ -23,7 +23,7 @@ def i7_queue_is_bounded(history: History) -> list[Violation]:
     """
     found: list[Violation] = []
     asked: dict[str, float] = {}
-    for event in history.events:
+    for event in history.milestones:
         match event.kind:
             case Kind.SUBMIT:
                 asked[request_of(event)] = event.t
@@ -72,7 +72,7 @@ def i16_priority_order(history: History) -> list[Violation]:
     found: list[Violation] = []
     keys: dict[str, tuple[float, int]] = {}
     waiting: dict[str, dict[str, float]] = {}  # deployment -> request -> not before
-    for place, event in enumerate(history.events):
+    for place, event in enumerate(history.milestones):
         queue = waiting.setdefault(event.deployment, {})
         match event.kind:
             case Kind.ACCEPT:

@@ -25,7 +25,7 @@ def i6b_poison_leaves_nobody(history: History) -> list[Violation]:
     here: dict[str, str] = {}  # request -> deployment that holds it
     poisoned: set[str] = set()
     waiting: dict[str, Event] = {}  # request -> the poison that it must survive
-    for event in history.events:
+    for event in history.milestones:
         match event.kind:
             case Kind.ENGINE_START:
                 poisoned.discard(event.deployment)
@@ -132,7 +132,7 @@ def i19_restart_intensity(history: History) -> list[Violation]:
     deaths: dict[str, deque[float]] = {}
     over: dict[str, Event] = {}  # deployment -> the death that was one too many
     poisoned: set[str] = set()
-    for event in history.events:
+    for event in history.milestones:
         name = event.deployment
         match event.kind:
             case Kind.WORKER_DEAD if not event.flag("deliberate") and name not in poisoned:
