@@ -169,7 +169,8 @@ def _read_secret(value: object, info: ValidationInfo) -> Secret:
         return Secret(_usable(value, "the text"))
     match list(section_of(value).items()):
         case [("env", str(name))] if name:
-            return Secret(_usable(_from_environment(name, info), f"variable {name}"), f"env {name}")
+            variable = f"environment variable {name}"
+            return Secret(_usable(_from_environment(name, info), variable), f"env {name}")
         case [("file", str(name))] if name:
             path = placed(name, info)
             return Secret(_usable(_only_line(path), f"file {path}"), f"file {path}")

@@ -50,8 +50,12 @@ def findings_in(error: ValidationError, document: Document, schema: Schema) -> l
         document: Where the data came from; it knows the lines.
         schema: The JSON Schema of the model that was validated.
     """
-    details = error.errors(include_url=False)
-    return [_finding(each, document, _Node(schema, schema)) for each in details]
+    return [
+        _finding(each, document, _Node(schema, schema))
+        for each in error.errors(include_url=False)
+        # a list whose items are all wrong counts as too short to pydantic, not to the reader
+        if not (each["type"] == "too_short" and each["input"])
+    ]
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
