@@ -119,8 +119,7 @@ class SseServer:
     def __init__(self, *scripts: Script) -> None:
         self.scripts = list(scripts)
         self.requests: list[Recorded] = []
-        self.arrived = asyncio.Event()
-        """Set with the first request."""
+        self._arrived = asyncio.Event()
         self.connections = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -147,6 +146,16 @@ class SseServer:
         assert self._server is not None
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
 
+    async def arrived(self, count: int = 1) -> None:
+        """Waits until that many requests have come."""
+        while len(self.requests) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    async def ended(self) -> None:
+        """Waits until every connection that was open has been closed from this side."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -170,7 +179,7 @@ class SseServer:
             return False
         script = self.scripts[min(len(self.requests), len(self.scripts) - 1)]
         self.requests.append(recorded)
-        self.arrived.set()
+        self._arrived.set()
         watch = asyncio.create_task(self._watch(reader, recorded))
         try:
             return await self._play(script, writer, recorded)

@@ -1,0 +1,121 @@
+"""One stream of the documented shape, cut at every byte: the promise that is easiest to break."""
+
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from orchestrator.errors import OrchestratorError, UpstreamTruncatedError
+from orchestrator.events import FinishReason
+from tests.fakes.sse_server import Close, Reset, Send, SseServer, framed, head
+from tests.runners.remote.asking import Answer, asking
+
+
+def recorded(choices: list[object], **members: object) -> bytes:
+    chunk = {
+        "id": "chatcmpl-9lMgfRSWPHcw51s6wxKT1YEO2CKpd",
+        "object": "chat.completion.chunk",
+        "created": 1721075653,
+        "model": "gpt-4o-mini-2024-07-18",
+        "choices": choices,
+    }
+    text = json.dumps(chunk | members, separators=(",", ":"), ensure_ascii=False)
+    return b"data: " + text.encode() + b"\n\n"
+
+
+def piece(delta: dict[str, object], finish: str | None = None) -> bytes:
+    return recorded([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}])
+
+
+TEXTS = ["Hel", "lo", " 你好", " 😀!"]
+EVENTS = [
+    piece({"role": "assistant", "content": "", "refusal": None}),
+    *(piece({"content": text}) for text in TEXTS),
+    piece({}, "stop"),
+    recorded([], usage={"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}),
+    b"data: [DONE]\n\n",
+]
+STREAM = b"".join(EVENTS)
+ENDS = [sum(map(len, EVENTS[: count + 1])) - len(b"\n\n") for count in range(len(EVENTS))]
+"""Where each event's JSON is whole, though its blank line is still missing."""
+
+
+def check(answer: Answer, cut: int) -> None:
+    whole = sum(end <= cut for end in ENDS[1:5])
+    assert [chunk.text for chunk in answer.chunks] == TEXTS[:whole]
+    if cut < ENDS[5]:
+        assert answer.ending is None
+        assert isinstance(answer.error, UpstreamTruncatedError)
+        assert cut == 0 or f"after {whole} tokens" in str(answer.error)
+    else:
+        assert answer.error is None
+        assert answer.ending is not None
+        assert answer.ending.finish_reason is FinishReason.STOP
+        assert (answer.ending.usage is not None) == (cut >= ENDS[6])
+
+
+class CutStream(httpx.AsyncByteStream):
+    def __init__(self, data: bytes, size: int, error: Exception | None) -> None:
+        self.data = data
+        self.size = size
+        self.error = error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self.data), self.size):
+            yield self.data[start : start + self.size]
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("size", [1 << 16, 61], ids=["one read", "many reads"])
+@pytest.mark.parametrize("error", [None, httpx.ReadError("")], ids=["polite", "broken"])
+async def test_a_stream_cut_at_any_byte_loses_no_token_and_is_never_an_answer(size, error):
+    cut = 0
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        headers = {"content-type": "text/event-stream"}
+        return httpx.Response(200, headers=headers, stream=CutStream(STREAM[:cut], size, error))
+
+    async with asking("http://acme.test/v1", httpx.MockTransport(handle)) as asker:
+        for cut in range(len(STREAM) + 1):
+            check(await asker.ask(), cut)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("end", [Close(), Reset()], ids=["fin", "reset"])
+@pytest.mark.parametrize("chunked", [True, False], ids=["chunked", "until close"])
+async def test_a_socket_cut_at_any_byte_of_the_body_does_the_same(end, chunked):
+    framing = {} if chunked else {"framing": "connection: close"}
+    body = b"".join(map(framed, EVENTS)) if chunked else STREAM
+    cuts = range(0, len(body), 7)
+    server = SseServer(*([Send(head(**framing) + body[:cut]), end] for cut in cuts))
+
+    async with server, asking(server) as asker:
+        for cut in cuts:
+            answer = await asker.ask()
+
+            sent = body[:cut] if not chunked else unframed(body[:cut])
+            check(answer, len(sent))
+
+
+def unframed(data: bytes) -> bytes:
+    """What a chunked body cut here holds."""
+    body = b""
+    while b"\r\n" in data:
+        size, data = data.split(b"\r\n", 1)
+        body += data[: int(size, 16)]
+        data = data[int(size, 16) + 2 :]
+    return body
+
+
+@pytest.mark.live
+async def test_tokens_that_came_right_before_a_reset_are_not_lost_while_nobody_reads():
+    async with (
+        SseServer([Send(head() + framed(b"".join(EVENTS[:5]))), Reset()]) as server,
+        asking(server) as asker,
+    ):
+        answer = await asker.ask()
+
+    assert [chunk.text for chunk in answer.chunks] == TEXTS
+    assert isinstance(answer.error, OrchestratorError)
