@@ -118,6 +118,9 @@ CONTEXT_TEXT = re.compile(r"maximum context length|context (?:length|window|size
 
 MAX_SEARCHED_TEXT = 4096
 
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises; broken UTF-8 and a nesting without end have kinds of their own."""
+
 SECRETS = re.compile(
     r"\b(?:sk|pk|rk|gsk|xai|hf|nvapi|key)[-_][\w*.-]{6,}"
     r"|\bAIza[\w-]{20,}"
@@ -159,7 +162,7 @@ def classify(
     """
     try:
         refusal = _read(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         refusal = _Refusal(text=body[:MAX_SEARCHED_TEXT].decode(errors="replace"))
     text = shorten(refusal.text, secret)
     error = _by_code(refusal, CODES) or _by_status(status, refusal.text)
@@ -283,11 +286,10 @@ def _tail(text: str, refusal: _Refusal) -> str:
 
 def _read(payload: object) -> _Refusal:
     """Finds the error object in the shapes that providers use."""
-    if isinstance(payload, list) and payload:  # Gemini puts its error into a list
-        payload = cast("list[object]", payload)[0]
-    if not isinstance(payload, dict):
-        return _Refusal(text=_text(payload))
-    outer = cast("dict[str, object]", payload)
+    first = _first(payload)
+    if not isinstance(first, dict):
+        return _Refusal(text=_text(first))
+    outer = cast("dict[str, object]", first)
     error = outer.get("error")
     if isinstance(error, str):
         return _Refusal(text=error, code=_name(outer.get("code")), kind=_name(outer.get("type")))
@@ -295,7 +297,7 @@ def _read(payload: object) -> _Refusal:
     inner = body.get("innererror")
     used, room = body.get("n_prompt_tokens"), body.get("n_ctx")  # llama.cpp's server
     return _Refusal(
-        text=_text(body.get("message") or body.get("detail") or body.get("msg") or body),
+        text=_text(body.get("message") or body.get("detail") or cast("object", body)),
         code=_name(body.get("code")) or _name(body.get("status")),
         kind=_name(body.get("type")) or _name(body.get("status")),
         inner=_name(cast("dict[str, object]", inner).get("code"))
@@ -306,6 +308,12 @@ def _read(payload: object) -> _Refusal:
         if isinstance(used, int) and isinstance(room, int)
         else "",
     )
+
+
+def _first(payload: object) -> object:
+    """Takes Gemini's error out of the list that it comes in."""
+    items = cast("list[object]", payload) if isinstance(payload, list) else [payload]
+    return items[0] if items else None
 
 
 def _text(value: object) -> str:

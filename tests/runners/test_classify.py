@@ -8,6 +8,7 @@ from orchestrator.errors import (
     ContentFilteredError,
     ContextLengthExceededError,
     InvalidRequestError,
+    OrchestratorError,
     RequestTooLargeError,
     UpstreamAuthenticationError,
     UpstreamConflictError,
@@ -55,7 +56,9 @@ def refused(http_status: int, **error: object):
     ],
 )
 @pytest.mark.parametrize("body", [b"", b"<html>no</html>", b'{"error": {"mess', b"\xff", b"7"])
-def test_a_body_that_says_nothing_leaves_the_status_to_decide(status, error, body):
+def test_a_body_that_says_nothing_leaves_the_status_to_decide(
+    status: int, error: type[OrchestratorError], body: bytes
+):
     found = classify(status, {}, body, "acme")
 
     assert type(found) is error
@@ -87,7 +90,9 @@ def test_a_body_that_says_nothing_leaves_the_status_to_decide(status, error, bod
         (400, {"code": 429, "status": "RESOURCE_EXHAUSTED"}, UpstreamRateLimitedError),
     ],
 )
-def test_a_providers_own_code_goes_before_the_status(status, body, error):
+def test_a_providers_own_code_goes_before_the_status(
+    status: int, body: dict[str, object], error: type[OrchestratorError]
+):
     assert type(refused(status, **body)) is error
 
 
@@ -98,7 +103,7 @@ def test_a_providers_own_code_goes_before_the_status(status, body, error):
         "Requested tokens exceed context window of 512",
     ],
 )
-def test_a_context_that_is_too_long_is_known_by_its_words_and_keeps_its_numbers(message):
+def test_a_context_that_is_too_long_is_known_by_its_words_and_keeps_its_numbers(message: str):
     found = refused(400, message=message, type="BadRequestError")
 
     assert isinstance(found, ContextLengthExceededError)
@@ -125,7 +130,7 @@ def test_the_numbers_of_a_context_that_is_too_long_are_told_as_well():
         ({"strange": 1}, '{"strange":1}'),
     ],
 )
-def test_the_text_is_found_in_every_shape_of_body(body, text):
+def test_the_text_is_found_in_every_shape_of_body(body: object, text: str):
     found = classify(400, {}, json.dumps(body).encode(), "acme")
 
     assert str(found) == f"acme answered 400: {text}"
@@ -163,7 +168,7 @@ def test_what_the_caller_did_wrong_never_tries_again_or_moves_the_breaker():
         "k1",
     ],
 )
-def test_no_secret_stays_in_an_error(secret):
+def test_no_secret_stays_in_an_error(secret: str):
     body = json.dumps({"error": {"message": f"the key {secret} is wrong"}}).encode()
 
     found = classify(401, {}, body, "acme", secret="k1")
@@ -200,7 +205,9 @@ def test_a_text_is_cut_to_two_hundred_characters_on_one_line():
         ({"code": 7}, UpstreamServerError),
     ],
 )
-def test_an_error_within_a_stream_is_classified_by_its_own_words(error, kind):
+def test_an_error_within_a_stream_is_classified_by_its_own_words(
+    error: dict[str, object], kind: type[OrchestratorError]
+):
     found = classify_event({"error": error}, "acme")
 
     assert type(found) is kind
@@ -242,13 +249,13 @@ NOW = 784_111_777.0  # Sun, 06 Nov 1994 08:49:37 GMT
         ({"retry-after": "Sun, 06 Nov 1994 08:49:41 GMT", "date": "garbage"}, 4.0),
     ],
 )
-def test_every_way_to_ask_for_a_pause_is_understood(headers, seconds):
+def test_every_way_to_ask_for_a_pause_is_understood(headers: dict[str, str], seconds: float | None):
     assert retry_after(headers, lambda: NOW) == seconds
 
 
 @given(value=st.text(max_size=40), date=st.text(max_size=40))
 @settings(deadline=None)
-def test_no_header_at_all_breaks_the_reading_of_a_pause(value, date):
+def test_no_header_at_all_breaks_the_reading_of_a_pause(value: str, date: str):
     seconds = retry_after({"retry-after": value, "date": date}, lambda: NOW)
 
     assert seconds is None or seconds >= 0
@@ -256,7 +263,12 @@ def test_no_header_at_all_breaks_the_reading_of_a_pause(value, date):
 
 @given(body=st.binary(max_size=80), status=st.integers(300, 599))
 @settings(deadline=None)
-def test_no_body_at_all_breaks_the_classification(body, status):
+def test_no_body_at_all_breaks_the_classification(body: bytes, status: int):
     found = classify(status, {}, body, "acme")
 
     assert found.upstream_status == status
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"error":' * 100_000, b"[" * 400 + b"]" * 400])
+def test_a_body_nested_without_end_is_a_refusal_like_any_other(body: bytes):
+    assert type(classify(500, {}, body, "acme")) is UpstreamServerError

@@ -25,7 +25,7 @@ from orchestrator.errors import (
     UpstreamTruncatedError,
 )
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
-from orchestrator.runners.classify import classify_event, shorten
+from orchestrator.runners.classify import NOT_JSON, classify_event, shorten
 from orchestrator.runners.remote.sse import ServerSentEvent
 
 DONE = b"[DONE]"
@@ -175,18 +175,20 @@ class ChatDecoder:
     def _take_chunk(self, data: bytes) -> TokenChunk | None:
         try:
             chunk = _chunks.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             text = shorten(data[:1024].decode(errors="replace"), self._secret)
             raise UpstreamProtocolError(
                 f"{self._provider} sent no chat completion ({error}): {text}"
             ) from error
-        if chunk.error is not None or chunk.kind == "error":
+        failed = chunk.error is not None or chunk.kind == "error"
+        if failed:
             failure = self._failure(data)
             raise failure
         self._count(chunk.usage)
-        for choice in chunk.choices or ():
-            if not choice.index:
-                return self._take_choice(choice)
+        if chunk.choices is not None:
+            for choice in chunk.choices:
+                if not choice.index:
+                    return self._take_choice(choice)
         return None
 
     def _take_choice(self, choice: _Choice) -> TokenChunk | None:
@@ -225,7 +227,7 @@ class ChatDecoder:
             return
         try:
             usage = _usages.decode(raw)
-        except msgspec.DecodeError:
+        except NOT_JSON:
             return  # a usage in a shape of its own is no reason to lose an answer
         details, spent = usage.prompt_tokens_details, usage.completion_tokens_details
         found = Usage(
@@ -268,5 +270,5 @@ def _json(data: bytes) -> object:
     """Returns decoded JSON, or the text if it is none: an error must be told either way."""
     try:
         return cast("object", msgspec.json.decode(data))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         return data[:1024].decode(errors="replace")

@@ -17,7 +17,7 @@ from typing import cast
 import httpx
 import msgspec
 
-from orchestrator.errors import ConfigError, describe
+from orchestrator.errors import ConfigError, WorkerHungError, describe
 from orchestrator.events import Finished, TokenChunk
 from orchestrator.request import Message, PriorityRequest
 from orchestrator.runners.base import Abilities, SlotFactory
@@ -141,7 +141,7 @@ class OpenAIRunner:
         """Waits for ever: there is nothing here that could die."""
         return await asyncio.get_running_loop().create_future()
 
-    def hung(self) -> None:
+    def hung(self, cause: WorkerHungError) -> None:
         """Does nothing: a silent provider's connection is closed with the attempt."""
 
     async def aclose(self) -> None:

@@ -32,7 +32,7 @@ class Answer:
 
 
 def a_request(**members: Any) -> PriorityRequest:
-    given = {
+    given: dict[str, Any] = {
         "request_id": "r1",
         "model": "route",
         "messages": [Message("user", "hi")],
@@ -51,7 +51,7 @@ class Asker:
     """A deployment's slots, asked one request after the other."""
 
     def __init__(self, base_url: str, transport: httpx.AsyncBaseTransport | None, **settings: Any):
-        given = {"base_url": base_url, "model": "m", "provider": "acme"}
+        given: dict[str, Any] = {"base_url": base_url, "model": "m", "provider": "acme"}
         self.factory = factory(OpenAISettings(**given | settings), transport)
         self.runner = self.factory.create()
 

@@ -79,7 +79,7 @@ def test_logprobs_of_a_choice_travel_in_the_fields_and_count_its_tokens():
         ServerSentEvent(b"{}", b"ping"),
     ],
 )
-def test_an_event_that_carries_nothing_is_no_chunk(event):
+def test_an_event_that_carries_nothing_is_no_chunk(event: ServerSentEvent):
     decoder = ChatDecoder("acme")
 
     assert decoder.take(event) is None
@@ -102,7 +102,7 @@ def test_an_event_that_carries_nothing_is_no_chunk(event):
         ("something new", FinishReason.STOP),
     ],
 )
-def test_every_finish_reason_is_told_in_one_of_four_words(told, meant):
+def test_every_finish_reason_is_told_in_one_of_four_words(told: str, meant: FinishReason):
     assert read(choice({}, finish_reason=told))[1].finish_reason is meant
 
 
@@ -114,7 +114,9 @@ def test_every_finish_reason_is_told_in_one_of_four_words(told, meant):
         ("insufficient_system_resource", UpstreamOverloadedError),
     ],
 )
-def test_a_finish_reason_that_means_broken_off_is_an_error(told, error):
+def test_a_finish_reason_that_means_broken_off_is_an_error(
+    told: str, error: type[OrchestratorError]
+):
     with pytest.raises(error, match="acme broke off after 1 tokens"):
         read(choice({"content": "a"}), choice({}, finish_reason=told))
 
@@ -145,7 +147,7 @@ def test_usage_is_the_greatest_of_each_count_and_never_added_up():
     "counted",
     [None, {}, [], "7", {"prompt_tokens": None}, {"prompt_tokens": "many"}, {"prompt_tokens": 0}],
 )
-def test_a_usage_that_nobody_counted_stays_absent(counted):
+def test_a_usage_that_nobody_counted_stays_absent(counted: object):
     _, ending = read(sent({"choices": [], "usage": counted}), STOP)
 
     assert ending.usage is None
@@ -195,14 +197,14 @@ def test_an_event_that_was_cut_counts_only_if_it_is_whole():
         sent({"error": {"message": "boom"}, "choices": [{"finish_reason": "error"}]}),
     ],
 )
-def test_every_shape_of_an_error_within_the_stream_is_an_error(event):
+def test_every_shape_of_an_error_within_the_stream_is_an_error(event: ServerSentEvent):
     with pytest.raises(UpstreamServerError, match="boom"):
         read(STOP, event)
 
 
 @given(payload=st.binary(max_size=60))
 @settings(deadline=None)
-def test_no_bytes_at_all_bring_anything_but_a_typed_error(payload):
+def test_no_bytes_at_all_bring_anything_but_a_typed_error(payload: bytes):
     decoder = ChatDecoder("acme")
 
     for take in (
@@ -234,7 +236,7 @@ json_values = st.recursive(
 
 @given(payload=json_values)
 @settings(deadline=None)
-def test_no_json_of_any_shape_brings_anything_but_a_typed_error(payload):
+def test_no_json_of_any_shape_brings_anything_but_a_typed_error(payload: object):
     decoder = ChatDecoder("acme")
 
     try:
@@ -260,3 +262,8 @@ def test_the_decoder_says_in_words_where_it_stands():
 
     decoder.take(ServerSentEvent(b"[DONE]"))
     assert repr(decoder) == "<ChatDecoder done, 1 tokens>"
+
+
+def test_an_event_nested_without_end_is_a_typed_error():
+    with pytest.raises(UpstreamProtocolError):
+        ChatDecoder("acme").take(ServerSentEvent(b'{"choices":[{"delta":{"x":' + b"[" * 100_000))

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.errors import OrchestratorError, UpstreamTruncatedError
 from orchestrator.events import FinishReason
-from tests.fakes.sse_server import Close, Reset, Send, SseServer, framed, head
+from tests.fakes.sse_server import Close, Reset, Send, SseServer, Step, framed, head
 from tests.runners.remote.asking import Answer, asking
 
 
@@ -70,7 +70,9 @@ class CutStream(httpx.AsyncByteStream):
 
 @pytest.mark.parametrize("size", [1 << 16, 61], ids=["one read", "many reads"])
 @pytest.mark.parametrize("error", [None, httpx.ReadError("")], ids=["polite", "broken"])
-async def test_a_stream_cut_at_any_byte_loses_no_token_and_is_never_an_answer(size, error):
+async def test_a_stream_cut_at_any_byte_loses_no_token_and_is_never_an_answer(
+    size: int, error: Exception | None
+):
     cut = 0
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -85,11 +87,11 @@ async def test_a_stream_cut_at_any_byte_loses_no_token_and_is_never_an_answer(si
 @pytest.mark.live
 @pytest.mark.parametrize("end", [Close(), Reset()], ids=["fin", "reset"])
 @pytest.mark.parametrize("chunked", [True, False], ids=["chunked", "until close"])
-async def test_a_socket_cut_at_any_byte_of_the_body_does_the_same(end, chunked):
-    framing = {} if chunked else {"framing": "connection: close"}
+async def test_a_socket_cut_at_any_byte_of_the_body_does_the_same(end: Step, chunked: bool):
+    start = head() if chunked else head(framing="connection: close")
     body = b"".join(map(framed, EVENTS)) if chunked else STREAM
     cuts = range(0, len(body), 7)
-    server = SseServer(*([Send(head(**framing) + body[:cut]), end] for cut in cuts))
+    server = SseServer(*([Send(start + body[:cut]), end] for cut in cuts))
 
     async with server, asking(server) as asker:
         for cut in cuts:

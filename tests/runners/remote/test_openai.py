@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+from typing import Any
 
 import httpx
 import pytest
@@ -16,13 +17,14 @@ from orchestrator.errors import (
     UpstreamServerError,
     UpstreamTruncatedError,
 )
-from orchestrator.events import Finished, FinishReason, Usage
+from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.request import Message, SamplingParams
 from orchestrator.runners.lease import Step, StepLimits
 from tests.fakes.sse_server import (
     LAST_CHUNK,
     Close,
     Reset,
+    Script,
     Send,
     SseServer,
     Stall,
@@ -34,7 +36,8 @@ from tests.fakes.sse_server import (
     head,
     refusal,
 )
-from tests.runners.remote.asking import a_lease, a_request, asking
+from tests.fakes.sse_server import Step as FakeStep
+from tests.runners.remote.asking import Answer, a_lease, a_request, asking
 
 pytestmark = pytest.mark.live
 
@@ -44,7 +47,7 @@ HELLO = (delta("Hel"), delta("lo"), delta(finish="stop"))
 POLITE_END = head(framing="connection: close")
 
 
-async def asked_once(*script, **settings):
+async def asked_once(*script: FakeStep, **settings: Any) -> Answer:
     async with SseServer(script) as server, asking(server, **settings) as asker:
         return await asker.ask()
 
@@ -123,7 +126,9 @@ async def test_one_connection_serves_one_request_after_the_other():
 
 @pytest.mark.parametrize("end", [(DONE,), (), (b"data: [DONE]",)], ids=["done", "none", "open"])
 @pytest.mark.parametrize("polite", [True, False])
-async def test_a_finish_reason_makes_an_answer_complete_with_any_end_marker(end, polite):
+async def test_a_finish_reason_makes_an_answer_complete_with_any_end_marker(
+    end: tuple[bytes, ...], polite: bool
+):
     closed = [Send(POLITE_END + b"".join(HELLO + end)), Close()]
 
     found = await asked_once(*(closed if polite else answer(*HELLO, *end)))
@@ -166,7 +171,9 @@ async def test_usage_that_comes_late_is_waited_for():
     ],
     ids=["done", "clean", "fin", "reset", "half event"],
 )
-async def test_a_stream_without_a_finish_reason_is_truncated_however_it_ends(end):
+async def test_a_stream_without_a_finish_reason_is_truncated_however_it_ends(
+    end: tuple[FakeStep, ...],
+):
     found = await asked_once(Send(head() + framed(HELLO[0] + HELLO[1])), *end)
 
     assert found.text == "Hello"
@@ -202,7 +209,9 @@ async def test_a_reset_after_the_finish_reason_costs_the_usage_alone():
         (b'[{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}]', UpstreamRateLimitedError),
     ],
 )
-async def test_a_200_without_an_answer_in_it_is_never_taken_for_one(body, error):
+async def test_a_200_without_an_answer_in_it_is_never_taken_for_one(
+    body: bytes, error: type[OrchestratorError]
+):
     found = await asked_once(Send(POLITE_END + body), Close())
 
     assert type(found.error) is error
@@ -237,7 +246,9 @@ async def test_a_whole_answer_in_place_of_a_stream_is_taken_as_it_is():
 
 @pytest.mark.parametrize("name", [b"", b"event: error\n"])
 @pytest.mark.parametrize("before", [(), HELLO[:1], HELLO])
-async def test_an_error_within_the_stream_is_one_whatever_stands_around_it(name, before):
+async def test_an_error_within_the_stream_is_one_whatever_stands_around_it(
+    name: bytes, before: tuple[bytes, ...]
+):
     quota = event({"error": {"message": "quota exceeded", "code": "insufficient_quota"}})
 
     found = await asked_once(*answer(*before, name + quota, DONE))
@@ -262,9 +273,12 @@ async def test_an_error_within_the_stream_is_one_whatever_stands_around_it(name,
         ([Send(head(503) + framed(b"busy")), Close()], UpstreamOverloadedError),
     ],
 )  # fmt: skip
-async def test_a_refusal_keeps_its_status_whatever_becomes_of_its_body(script, error):
+async def test_a_refusal_keeps_its_status_whatever_becomes_of_its_body(
+    script: Script, error: type[OrchestratorError]
+):
     found = await asked_once(*script, api_key=lambda: "k-1")
 
+    assert found.error is not None
     assert type(found.error) is error
     assert "k-1" not in str(found.error)
     assert found.error.retry_after == (7 if error is UpstreamRateLimitedError else None)
@@ -289,7 +303,7 @@ async def test_nobody_listening_is_a_connect_error_with_its_cause():
 
 
 @pytest.mark.parametrize("step", [Close(), Reset()])
-async def test_a_break_before_the_headers_is_told_and_not_tried_again(step):
+async def test_a_break_before_the_headers_is_told_and_not_tried_again(step: FakeStep):
     async with SseServer([step]) as server, asking(server) as asker:
         found = await asker.ask()
 
@@ -299,7 +313,7 @@ async def test_a_break_before_the_headers_is_told_and_not_tried_again(step):
 
 
 @pytest.mark.parametrize("step", [Close(), Reset()])
-async def test_a_pooled_connection_that_died_idle_fails_no_request(step):
+async def test_a_pooled_connection_that_died_idle_fails_no_request(step: FakeStep):
     good = answer(*HELLO, DONE)
     async with SseServer(good, [step], good) as server, asking(server) as asker:
         await asker.ask()
@@ -321,7 +335,7 @@ async def test_a_request_that_must_not_be_sent_twice_is_not():
 
 
 @pytest.mark.parametrize("before", [(), (Send(head()),), (Send(head() + framed(HELLO[0])),)])
-async def test_cancelling_the_task_closes_the_connection_at_once(before):
+async def test_cancelling_the_task_closes_the_connection_at_once(before: tuple[FakeStep, ...]):
     async with SseServer([*before, Stall()]) as server, asking(server) as asker, asyncio.timeout(5):
         asked = asyncio.create_task(asker.ask())
         await server.arrived()
@@ -340,7 +354,7 @@ async def test_closing_the_generator_closes_the_connection_at_once():
     async with SseServer(script) as server, asking(server) as asker, asyncio.timeout(5):
         lease = a_lease()
         async with contextlib.aclosing(asker.runner.generate(a_request(), lease)) as events:
-            assert (await anext(events)).text == "Hel"
+            assert await anext(events) == TokenChunk("Hel")
 
         await server.requests[0].peer_gone.wait()
         lease.disarm()
@@ -416,7 +430,9 @@ async def test_httpx_own_transport_tells_the_lease_and_the_pool_the_same():
 
 
 @pytest.mark.parametrize("failure", [httpx.ReadError(""), httpx.ReadError("x")])
-async def test_an_error_of_httpx_without_a_text_still_says_what_happened(failure):
+async def test_an_error_of_httpx_without_a_text_still_says_what_happened(
+    failure: httpx.RequestError,
+):
     def handle(request: httpx.Request) -> httpx.Response:
         raise failure
 

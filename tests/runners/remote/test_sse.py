@@ -59,7 +59,7 @@ def oracle(stream: bytes) -> list[tuple[str, str]]:
 
 @given(stream=STREAMS, tail=st.sampled_from([b"", b"data: open", b"\xef\xbb", b"\r"]))
 @settings(deadline=None)
-def test_a_stream_read_at_once_gives_what_the_reference_decoder_gives(stream, tail):
+def test_a_stream_read_at_once_gives_what_the_reference_decoder_gives(stream: bytes, tail: bytes):
     events = decode(stream + tail)
 
     found = [(e.event.decode() or "message", e.data.decode()) for e in events if e.data]
@@ -68,7 +68,7 @@ def test_a_stream_read_at_once_gives_what_the_reference_decoder_gives(stream, ta
 
 @given(stream=STREAMS, places=st.lists(st.integers(0, 1 << 16), max_size=20))
 @settings(deadline=None)
-def test_any_cut_of_a_stream_gives_the_same_events(stream, places):
+def test_any_cut_of_a_stream_gives_the_same_events(stream: bytes, places: list[int]):
     whole, pieces = SseDecoder(), SseDecoder()
 
     events = decode(*cut(stream, places), decoder=pieces)
@@ -79,7 +79,7 @@ def test_any_cut_of_a_stream_gives_the_same_events(stream, places):
 
 @given(junk=st.binary(max_size=200), places=st.lists(st.integers(0, 200), max_size=9))
 @settings(deadline=None)
-def test_any_bytes_at_all_are_cut_without_a_difference(junk, places):
+def test_any_bytes_at_all_are_cut_without_a_difference(junk: bytes, places: list[int]):
     whole, pieces = SseDecoder(), SseDecoder()
 
     events = decode(*cut(junk, places), decoder=pieces)

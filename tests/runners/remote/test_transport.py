@@ -9,6 +9,7 @@ from orchestrator.runners.remote.transport import CONNECTING, SENDING, AiohttpTr
 from tests.fakes.sse_server import (
     Close,
     Reset,
+    Script,
     Send,
     SseServer,
     Stall,
@@ -81,7 +82,7 @@ async def test_closing_the_transport_ends_the_streams_that_still_run():
 
 
 @pytest.mark.parametrize("script", [[Send(b"SSH-2.0-OpenSSH\r\n\r\n"), Close()], [Close()]])
-async def test_what_is_no_http_is_called_a_protocol_error(script):
+async def test_what_is_no_http_is_called_a_protocol_error(script: Script):
     transport = AiohttpTransport()
     async with SseServer(script) as server, asyncio.timeout(5):
         with pytest.raises(httpx.RemoteProtocolError):
@@ -143,7 +144,9 @@ async def test_a_body_that_only_claims_to_be_compressed_is_a_typed_error():
         (aiohttp.ClientError("x"), httpx.RemoteProtocolError),
     ],
 )
-def test_every_error_of_the_library_has_one_word_of_httpx(error, word):
+def test_every_error_of_the_library_has_one_word_of_httpx(
+    error: aiohttp.ClientError | OSError, word: type[httpx.RequestError]
+):
     translated = translate(error)
 
     assert type(translated) is word
