@@ -34,6 +34,9 @@ T = TypeVar("T")
 Ref = pykka.ActorRef[Any]
 OnDeath = Callable[[BaseException | None], None]
 
+CANCEL_TIMEOUT = 10.0
+"""Seconds that canceled work of an actor may take to end; then its end goes on without it."""
+
 
 class LoopFuture(PykkaFuture[Any]):
     """The answer to an ask, awaitable without blocking the loop."""
@@ -78,13 +81,16 @@ def _current_exception() -> BaseException:
 class LoopInbox:
     """An actor's mailbox; unbounded, so what fills it is bounded elsewhere (by the queue)."""
 
-    __slots__ = ("_letters", "_waiter", "ended", "task")
+    __slots__ = ("_letters", "_waiter", "begun", "doomed", "ended", "task")
 
     def __init__(self) -> None:
         self._letters: deque[Envelope[Any]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
+        self.begun = False
+        self.doomed = False
+        """Killed before the first step, which is where it then ends."""
 
     def put(self, envelope: Envelope[Any]) -> None:
         """Adds a letter."""
@@ -177,17 +183,26 @@ class LoopActor(pykka.Actor):
         for child in list(self._children):
             child.cancel()
         try:
-            if self._children:
-                await asyncio.wait(self._children)
+            await self._part_from_children()
             await self.release()
         except BaseException:  # rule 1: the end of one actor is no event for another
             logger.exception("%s could not free what it held", type(self).__name__)
         if not self._mailbox.ended.done():
             self._mailbox.ended.set_result(None)
 
+    async def _part_from_children(self) -> None:
+        if not self._children:
+            return
+        _, unwilling = await asyncio.wait(self._children, timeout=CANCEL_TIMEOUT)
+        if unwilling:
+            logger.error("%s leaves work behind that can't be canceled", type(self).__name__)
+
     async def _work_through_the_mailbox(self) -> BaseException | None:
         envelope: Envelope[Any] | None = None
+        self._mailbox.begun = True
         try:
+            if self._mailbox.doomed:
+                raise asyncio.CancelledError  # noqa: TRY301 - the same end as a kill a step later
             self.on_start()
             while not self.actor_stopped.is_set():
                 envelope = await self._mailbox.next()
@@ -232,10 +247,17 @@ def _quietly(callback: Callable[[Any], None], value: object) -> None:
 
 
 def kill(ref: Ref) -> None:
-    """Ends an actor now, whatever its handler is doing."""
-    task = cast("LoopInbox", ref.actor_inbox).task  # every ref here is a LoopActor's
-    if task is not None:
-        task.cancel()
+    """Ends an actor now, whatever its handler is doing; nothing if it is ending already."""
+    inbox = cast("LoopInbox", ref.actor_inbox)  # every ref here is a LoopActor's
+    if not inbox.begun:
+        inbox.doomed = True  # a task canceled before its first step would tell nobody of its end
+    elif ref.is_alive() and inbox.task is not None:
+        inbox.task.cancel()  # later the cancel would cut its release short
+
+
+def gone(ref: Ref) -> bool:
+    """Whether an actor has ended and freed what it held."""
+    return cast("LoopInbox", ref.actor_inbox).ended.done()  # as above
 
 
 async def ended(ref: Ref) -> None:

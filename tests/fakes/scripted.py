@@ -1,13 +1,13 @@
 """A runner that does what a script says: the world outside, without a world."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.errors import WorkerHungError
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.request import PriorityRequest
-from orchestrator.runners.base import Abilities, SlotFactory
+from orchestrator.runners.base import Abilities, SlotFactory, accept_anything
 from orchestrator.runners.lease import Lease, Step
 
 Line = str | BaseException | asyncio.Event | float | Finished
@@ -25,6 +25,13 @@ class Stage:
     local: bool = False
     start_error: Callable[[int], BaseException | None] = lambda _: None
     """(number of the start from 0) -> what the start fails with."""
+    start_gate: asyncio.Event | None = None
+    """Starts wait for it."""
+    close_gate: asyncio.Event | None = None
+    """Closes wait for it."""
+    inspect: Callable[[PriorityRequest], Awaitable[None] | None] = accept_anything
+    on_running: Callable[[int], None] = lambda _: None
+    """Told how many attempts run, whenever that changes."""
     calls: list[str] = field(default_factory=list)
     """Request ids in the order in which they reached a runner."""
     served_by: dict[int, int] = field(default_factory=dict)
@@ -36,7 +43,9 @@ class Stage:
     deaths: list[asyncio.Future[BaseException]] = field(default_factory=list)
 
     def factory(self) -> SlotFactory:
-        return SlotFactory(create=lambda: ScriptedRunner(self), model="scripted")
+        return SlotFactory(
+            create=lambda: ScriptedRunner(self), model="scripted", inspect=self.inspect
+        )
 
     def kill_host(self, cause: BaseException) -> None:
         """All runners that were started die of one cause, as the slots of one model host do."""
@@ -59,6 +68,8 @@ class ScriptedRunner:
     async def start(self) -> None:
         self.number = self._stage.starts
         self._stage.starts += 1
+        if self._stage.start_gate is not None:
+            await self._stage.start_gate.wait()
         error = self._stage.start_error(self.number)
         if error is not None:
             raise error
@@ -73,6 +84,7 @@ class ScriptedRunner:
         stage.served_by[self.number] = stage.served_by.get(self.number, 0) + 1
         stage.running += 1
         stage.most_running = max(stage.most_running, stage.running)
+        stage.on_running(stage.running)
         lease.arm(Step.FIRST_TOKEN)
         try:
             for line in stage.script(request, call):
@@ -92,6 +104,7 @@ class ScriptedRunner:
                         raise line
         finally:
             stage.running -= 1
+            stage.on_running(stage.running)
 
     async def closed(self) -> BaseException:
         return await asyncio.shield(self._death)
@@ -100,4 +113,6 @@ class ScriptedRunner:
         self._stage.hung.append(cause)
 
     async def aclose(self) -> None:
+        if self._stage.close_gate is not None:
+            await self._stage.close_gate.wait()
         self._stage.closed += 1
