@@ -138,10 +138,8 @@ def duration_text(number: float) -> str:
 
 def size_text(size_bytes: int) -> str:
     """Writes bytes as the YAML does, in the largest unit that divides them evenly."""
-    for unit, factor in reversed(BYTES.items()):
-        if size_bytes and size_bytes % factor == 0:
-            return f"{size_bytes // factor}{unit}"
-    return f"{size_bytes}B"
+    units = reversed(BYTES.items())  # the last of them, one byte, divides everything
+    return next(f"{size_bytes // per}{unit}" for unit, per in units if size_bytes % per == 0)
 
 
 def _split(

@@ -276,6 +276,7 @@ def test_a_secret_written_into_the_file_is_taken_with_a_warning():
     )
     assert KEY not in repr(config) + str(config.model_dump()) + config.model_dump_json()
     assert parse(PROMISED, environ=ENVIRON).warnings == ()
+    assert parse(PROMISED.replace("{env: PROVIDER_KEY}", "null")).warnings == ()
 
 
 def test_a_summary_has_a_row_for_each_deployment_of_each_route():
