@@ -29,6 +29,7 @@ from orchestrator.runners.classify import NOT_JSON, classify_event, shorten
 from orchestrator.runners.remote.sse import ServerSentEvent
 
 DONE = b"[DONE]"
+SHORTEST_CHUNK = len(b'{"choices":[]}')
 
 FINISHES: Mapping[str, FinishReason] = {
     "length": FinishReason.LENGTH,
@@ -70,25 +71,24 @@ class _Usage(msgspec.Struct):
     prompt_cache_hit_tokens: int | None = None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     delta: dict[str, object] | None = None
     message: dict[str, object] | None = None
     """In place of the delta, where the whole answer comes at once."""
     finish_reason: str | None = None
     index: int | None = 0
     logprobs: dict[str, object] | None = None
-    usage: msgspec.Raw = msgspec.Raw()
+    usage: object = None
 
 
-class _Chunk(msgspec.Struct):
+class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
-    usage: msgspec.Raw = msgspec.Raw()
+    usage: object = None
     error: object = None
     kind: object = msgspec.field(default=None, name="object")
 
 
 _chunks = msgspec.json.Decoder(_Chunk)
-_usages = msgspec.json.Decoder(_Usage)
 
 
 class ChatDecoder:
@@ -129,9 +129,12 @@ class ChatDecoder:
         if event.event == b"error":
             failure = self._failure(event.data)
             raise failure
-        if event.data.strip() in (DONE, b""):
-            self.done = bool(event.data.strip())
-            return None
+        # No chunk is so short; asking the length first saves a copy per token.
+        if len(event.data) < SHORTEST_CHUNK:
+            text = event.data.strip()
+            self.done = text == DONE
+            if self.done or not text:
+                return None
         return self._take_chunk(event.data)
 
     def take_last(self, event: ServerSentEvent) -> TokenChunk | None:
@@ -184,7 +187,8 @@ class ChatDecoder:
         if failed:
             failure = self._failure(data)
             raise failure
-        self._count(chunk.usage)
+        if chunk.usage is not None:
+            self._count(chunk.usage)
         if chunk.choices is not None:
             for choice in chunk.choices:
                 if not choice.index:
@@ -192,42 +196,53 @@ class ChatDecoder:
         return None
 
     def _take_choice(self, choice: _Choice) -> TokenChunk | None:
-        self._count(choice.usage)
-        reason = choice.finish_reason
-        if reason:
-            if reason in BROKEN_FINISHES:
-                raise BROKEN_FINISHES[reason](
-                    f"{self._provider} broke off after {self.tokens} tokens: {shorten(reason)}",
-                    upstream_code=reason,
-                )
-            self.finish_reason = FINISHES.get(reason.lower(), FinishReason.STOP)
+        if choice.usage is not None:
+            self._count(choice.usage)
+        if choice.finish_reason:
+            self._finish(choice.finish_reason)
         delta = choice.message if choice.delta is None else choice.delta
         if not delta:
             return None
-        delta.pop("role", None)
         content = delta.pop("content", None)
+        delta.pop("role", None)
+        if delta or choice.logprobs or not isinstance(content, str):
+            return self._take_fields(content, delta, choice.logprobs)
+        if not content:
+            return None
+        self.tokens += 1
+        return TokenChunk(content)
+
+    def _take_fields(
+        self, content: object, delta: dict[str, object], logprobs: dict[str, object] | None
+    ) -> TokenChunk | None:
         if isinstance(content, list):
             content, delta["content"] = _parts(cast("list[object]", content))
         text = content if isinstance(content, str) else ""
         fields = {name: value for name, value in delta.items() if value is not None}
         tokens = 1
-        if choice.logprobs:
-            fields["logprobs"] = choice.logprobs
-            tokens = max(1, _length(choice.logprobs.get("content")))
+        if logprobs:
+            fields["logprobs"] = logprobs
+            tokens = max(1, _length(logprobs.get("content")))
         if not text and not any(fields.values()):
             return None
         self.tokens += tokens
         return TokenChunk(text, tokens, fields or None)
 
+    def _finish(self, reason: str) -> None:
+        if reason in BROKEN_FINISHES:
+            raise BROKEN_FINISHES[reason](
+                f"{self._provider} broke off after {self.tokens} tokens: {shorten(reason)}",
+                upstream_code=reason,
+            )
+        self.finish_reason = FINISHES.get(reason.lower(), FinishReason.STOP)
+
     def _failure(self, data: bytes) -> OrchestratorError:
         return classify_event(_json(data), self._provider, secret=self._secret)
 
-    def _count(self, raw: msgspec.Raw) -> None:
-        if not raw or bytes(raw) == b"null":
-            return
+    def _count(self, counted: object) -> None:
         try:
-            usage = _usages.decode(raw)
-        except NOT_JSON:
+            usage = msgspec.convert(counted, _Usage)
+        except msgspec.ValidationError:
             return  # a usage in a shape of its own is no reason to lose an answer
         details, spent = usage.prompt_tokens_details, usage.completion_tokens_details
         found = Usage(

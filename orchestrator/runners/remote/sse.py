@@ -87,11 +87,15 @@ class SseDecoder:
                 return events
             self._take_lines(read[: blank + 2], events)
             read = read[blank + 2 :]
-        # Between events, where most reads begin: whole events of one line are cut out at once.
-        end = read.rfind(b"\n\n") + 2
-        if read.startswith(b"data: ") and end > 1:
+        # Between events, where most reads begin, whole events of one line are cut out at once: one
+        # alone, as a paced stream brings it, or all of a read.
+        if read.startswith(b"data: ") and len(read) <= self._max_event_bytes:
+            if read.endswith(b"\n\n") and read.find(b"\n") == len(read) - 2:
+                events.append(ServerSentEvent(read[6:-2]))
+                return events
+            end = read.rfind(b"\n\n") + 2
             data = read[6 : end - 2].split(b"\n\ndata: ")
-            if read.count(b"\n", 0, end) == 2 * len(data) and end <= self._max_event_bytes:
+            if end > 1 and read.count(b"\n", 0, end) == 2 * len(data):
                 events.extend(map(ServerSentEvent, data))
                 read = read[end:]
         if read:
