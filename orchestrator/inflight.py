@@ -130,6 +130,7 @@ class Inflight:
     _tickets: dict[Ticket, None] = field(default_factory=dict[Ticket, None])
     _idle: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     _sequence: int = 0
+    _drained: bool = False
 
     def __repr__(self) -> str:
         return f"<Inflight {self.deployment} {self.state_name}, {len(self._tickets)} requests>"
@@ -244,11 +245,13 @@ class Inflight:
         """Opens the new generation after a poison; the old one never comes back."""
         if isinstance(self._state, Poisoned):
             self.secondary.clear()
-            self._state = Serving()
+            # a drain that was begun before goes on: it is as one-way as a poison
+            self._state = Draining() if self._drained else Serving()
             self._changed()
 
     def drain(self) -> None:
         """Accepts nothing new; what was accepted goes on."""
+        self._drained = True
         if isinstance(self._state, Serving):
             self._state = Draining()
             self._changed()

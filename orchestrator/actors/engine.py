@@ -104,9 +104,10 @@ class Engine(LoopActor):
             case Gone(ticket):
                 self._withdraw(ticket)
             case SlotReady(worker, ref):
-                self._slots[worker] = _Slot(ref)
-                self._idle.append(worker)
-                self._count_slots()
+                if ref.is_alive():  # else its death was told before, and won't be told again
+                    self._slots[worker] = _Slot(ref)
+                    self._idle.append(worker)
+                    self._count_slots()
             case SlotLost(worker, cause):
                 self._lose(worker, cause)
             case AttemptEnded(worker, epoch, outcome):

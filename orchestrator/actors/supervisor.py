@@ -33,9 +33,9 @@ from orchestrator.actors.messages import (
     WorkerDied,
     WorkerReady,
 )
-from orchestrator.actors.runtime import LoopActor, OnDeath, Ref, ended, kill, tell
+from orchestrator.actors.runtime import LoopActor, OnDeath, Ref, ended, gone, kill, tell
 from orchestrator.errors import OrchestratorError, Scope, WorkerCrashedError, describe
-from orchestrator.inflight import Fault, Inflight
+from orchestrator.inflight import Fault, Inflight, Poisoned
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,14 @@ class Supervision:
     max_backoff: float = 5.0
     """Seconds."""
     on_poison: Literal["restart", "stay"] = "restart"
+
+
+@dataclass(slots=True)
+class _Cause:
+    """What killed workers, and in which slots: in the same slot again it is a new fault."""
+
+    root: BaseException
+    slots: set[int]
 
 
 StartWorker = Callable[[str, Callable[[], None], Callable[[AttemptEnded], None], OnDeath], Ref]
@@ -95,8 +103,9 @@ class Supervisor(LoopActor):
         self._slot_of: dict[str, int] = {}
         self._lives = [0] * inflight.slots
         self._faults: deque[float] = deque()
-        self._causes: deque[BaseException] = deque(maxlen=REMEMBERED_CAUSES)
+        self._causes: deque[_Cause] = deque(maxlen=REMEMBERED_CAUSES)
         self._fault_count = 0
+        self._poisoned_generation = 0
         self._failed_generations = 0
         self._served_since: float | None = None
         self._timers: set[asyncio.TimerHandle] = set()
@@ -122,7 +131,8 @@ class Supervisor(LoopActor):
             case WorkerDied(worker, _, cause):
                 self._worker_died(worker, cause)
             case EngineDied(_, cause):
-                self._poison("engine", "dispatch", cause)
+                if self._engine is not None:  # else it was ended here
+                    self._poison("engine", "dispatch", cause)
             case StartSlot(slot):
                 self._start_slot(slot)
             case StartGeneration(generation):
@@ -132,6 +142,7 @@ class Supervisor(LoopActor):
             case Poison(fault):
                 self._poison_with(fault)
             case Shutdown():
+                self._inflight.stop()
                 await self._shut_down()
             case _:
                 assert_never(message)
@@ -139,6 +150,8 @@ class Supervisor(LoopActor):
     @override
     async def release(self) -> None:
         """Ends what is left, if the supervisor itself ends first."""
+        if not isinstance(self._inflight.state, Poisoned):  # its reason must survive
+            self._inflight.stop()
         await self._shut_down()
 
     # --- slots ---
@@ -187,14 +200,15 @@ class Supervisor(LoopActor):
         tell(self._engine, SlotReady(worker, ref))
 
     def _worker_died(self, worker: str, cause: BaseException | None) -> None:
-        if self._workers.pop(worker, None) is None:
+        ref = self._workers.pop(worker, None)
+        if ref is None:
             return
+        self._ending.append(ref)  # it may go on freeing what it held for a while
         slot = self._slot_of.pop(worker)
         now = asyncio.get_running_loop().time()
         error = cause if cause is not None else WorkerCrashedError(f"worker {worker} stopped")
         root = _root(error)
-        if not any(root is known for known in self._causes):
-            self._causes.append(root)
+        if self._is_new(root, slot):
             self._faults.append(now)
             self._meters.fault("worker", type(root).__name__)
             logger.warning("worker %s died: %s", worker, describe(root), exc_info=error)
@@ -206,11 +220,23 @@ class Supervisor(LoopActor):
         self._meters.restart()
         self._later(
             min(
-                self._rules.initial_backoff * 2 ** (len(self._faults) - 1),
+                self._rules.initial_backoff * 2 ** max(0, len(self._faults) - 1),
                 self._rules.max_backoff,
             ),
             StartSlot(slot, self._inflight.generation),
         )
+
+    def _is_new(self, root: BaseException, slot: int) -> bool:
+        """Whether a death counts as a fault: a host's end kills all slots, but each only once."""
+        for cause in self._causes:
+            if cause.root is root and slot not in cause.slots:
+                cause.slots.add(slot)
+                return False
+        self._causes = deque(
+            (cause for cause in self._causes if cause.root is not root), maxlen=REMEMBERED_CAUSES
+        )
+        self._causes.append(_Cause(root, {slot}))
+        return True
 
     # --- poison ---
 
@@ -232,11 +258,17 @@ class Supervisor(LoopActor):
         )
 
     def _poison_with(self, fault: Fault) -> None:
-        delay = self._generation_backoff(fault.at)
-        self._inflight.restart_after = delay
-        if not self._inflight.poison(fault):
+        generation = self._inflight.generation
+        if self._poisoned_generation == generation:
+            self._inflight.poison(fault)  # which keeps the first and notes this one
             logger.warning("a later fault of a poisoned engine: %s", fault.describe())
             return
+        # a generation that fails before it served finds the poison of the one before it in place,
+        # and is followed by another all the same
+        self._poisoned_generation = generation
+        delay = self._generation_backoff(fault.at)
+        self._inflight.restart_after = delay
+        self._inflight.poison(fault)
         self._meters.poisoned(type(_root(fault.cause)).__name__)
         logger.error(
             "engine of %s is poisoned by %s; %s",
@@ -271,17 +303,14 @@ class Supervisor(LoopActor):
             kill(self._engine)
             self._ending.append(self._engine)
             self._engine = None
-        self._ending = [ref for ref in self._ending if ref.is_alive()]
+        self._ending = [ref for ref in self._ending if not gone(ref)]
 
     async def _shut_down(self) -> None:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
-        leaving = [*self._workers.values(), *self._ending]
-        leaving += [self._engine] if self._engine is not None else []
-        self._inflight.stop()
         self._end_children()
-        for ref in leaving:
+        for ref in self._ending:
             await ended(ref)
 
     # --- time ---

@@ -116,22 +116,21 @@ class RemoteWorker(LoopActor):
         try:
             async with asyncio.timeout(limit):
                 await self._runner.start()
-        except TimeoutError as error:
+        except TimeoutError:
+            # from None: the chain of a timeout leads to its own CancelledError, which tells nothing
             raise WorkerStartError(
                 f"{self._settings.worker} was not ready within {limit:g} s"
-            ) from error
+            ) from None
 
     def _started(self, result: BaseException | None) -> None:
-        if isinstance(result, asyncio.CancelledError):
-            return
         if result is None:
             tell(self.actor_ref, RunnerStarted())
         else:
             self._lost(result)
 
     def _lost(self, cause: BaseException) -> None:
-        if not isinstance(cause, asyncio.CancelledError):
-            tell(self.actor_ref, RunnerLost(cause))
+        # told to nobody if the worker itself has ended and canceled what it ran
+        tell(self.actor_ref, RunnerLost(_as_crash(cause)))
 
     def _begin(self, assign: Assign) -> None:
         loop = asyncio.get_running_loop()

@@ -29,6 +29,8 @@ class Stage:
     """Starts wait for it."""
     close_gate: asyncio.Event | None = None
     """Closes wait for it."""
+    dead_on_arrival: int = 0
+    """So many runners die at the moment in which they are ready."""
     inspect: Callable[[PriorityRequest], Awaitable[None] | None] = accept_anything
     on_running: Callable[[int], None] = lambda _: None
     """Told how many attempts run, whenever that changes."""
@@ -74,6 +76,9 @@ class ScriptedRunner:
         if error is not None:
             raise error
         self._stage.deaths.append(self._death)
+        if self._stage.dead_on_arrival:
+            self._stage.dead_on_arrival -= 1
+            self._death.set_result(RuntimeError("dead on arrival"))
 
     async def generate(
         self, request: PriorityRequest, lease: Lease

@@ -76,17 +76,20 @@ async def read(request: PriorityRequest) -> Answer:
 async def running(
     stages: Mapping[str, Stage],
     routes: Mapping[str, Sequence[str]] | None = None,
+    *,
+    ready: bool = True,
     **settings: Unpack[Settings],
 ) -> AsyncGenerator[System]:
-    """A started system with a deployment per stage, all slots ready; closed at the end."""
+    """A started system with a deployment per stage, ready if that is wanted; closed at the end."""
     plans = [
         DeploymentPlan(name=name, factory=stage.factory(), **settings)
         for name, stage in stages.items()
     ]
-    system = System(plans, routes)
+    system = System(plans, routes, monitored=False)
     system.start()
     try:
-        await system.settled()
+        if ready:
+            await system.settled()
         yield system
     finally:
         await system.aclose()
