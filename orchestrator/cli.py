@@ -1,0 +1,250 @@
+"""The command line: `orchestrator serve | check | submit`.
+
+A user's mistake is a line a fault on standard error, never a traceback. Exit codes: 0 done,
+1 failed, 2 the configuration or the command line is wrong, 130 interrupted.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from orchestrator.config import Config, embedded_default, load, summary
+from orchestrator.errors import ConfigError, OrchestratorError
+from orchestrator.gateway.chunks import usage_object
+from orchestrator.gateway.listener import BindError
+from orchestrator.gateway.screen import folding_table, plain_console
+from orchestrator.gateway.serve import serve as run_gateway
+from orchestrator.sdk import Orchestrator, TokenStream
+from orchestrator.wiring import plan_deployments
+
+FAILED = 1
+WRONG = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class LogLevel(StrEnum):
+    """How much the log tells."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+ConfigPath = Annotated[
+    Path | None,
+    typer.Argument(help="YAML file; without one, the embedded default runs a small local model."),
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="YAML file; else the embedded default.")
+]
+
+
+def _show_version(asked: bool) -> None:  # noqa: FBT001 - typer's signature
+    if asked:
+        print(f"orchestrator {version('orchestrator')}")
+        raise typer.Exit
+
+
+@app.callback()
+def orchestrate(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    """Takes inference requests, waits their turn, streams tokens, and is honest when it breaks.
+
+    Models run on this machine or at a provider; one YAML file says which.
+
+    [bold]Examples[/bold]
+
+      orchestrator serve
+
+      orchestrator check config/gateway.yaml
+
+      orchestrator submit "Why is the sea salty?"
+    """
+
+
+@app.command()
+def serve(
+    config: ConfigPath = None,
+    *,
+    host: Annotated[str | None, typer.Option(help="Listen here instead.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Listen on this port; 0 takes a free one.")
+    ] = None,
+    log_level: Annotated[LogLevel, typer.Option(help="How much goes to the log.")] = LogLevel.INFO,
+) -> None:
+    """Runs the OpenAI-compatible gateway until a signal stops it.
+
+    The first SIGTERM or ^C drains: nothing new is taken, what runs may finish within
+    server.drain. A second one ends what is left at once.
+
+    [bold]Examples[/bold]
+
+      orchestrator serve
+
+      orchestrator serve config/gateway.yaml --port 9000 --log-level warning
+    """
+    _log_to_stderr(log_level)
+    with _mistakes_told():
+        settings = _read(config)
+        given = {"host": host, "port": port}
+        changes = {name: value for name, value in given.items() if value is not None}
+        server = settings.server.model_copy(update=changes)
+        run_gateway(settings.model_copy(update={"server": server}))
+
+
+@app.command()
+def check(config: ConfigPath = None) -> None:
+    """Validates a configuration and shows what it would run; starts nothing.
+
+    Each fault is one line: file, line, key, what was found and what is allowed. Exit code 2.
+
+    [bold]Example[/bold]
+
+      orchestrator check config/gateway.yaml
+    """
+    with _mistakes_told():
+        settings = _read(config)
+        plan_deployments(settings)  # finds what only the runners know
+    table = folding_table(
+        *("route", "deployment", "runner", "model", "where", "slots", "queue", "limits / min")
+    )
+    for row in summary(settings):
+        requests, tokens = row.requests_per_minute, row.tokens_per_minute
+        limits = [f"{requests} requests"] * bool(requests) + [f"{tokens} tokens"] * bool(tokens)
+        table.add_row(
+            row.route if row.place == 0 else f"  then ({row.place})",
+            *(row.deployment, row.kind, row.model, row.endpoint),
+            *(str(row.slots), str(row.queue), ", ".join(limits) or "none"),
+        )
+    plain_console().print(table)
+
+
+@app.command()
+def submit(
+    prompt: Annotated[str, typer.Argument(help="What to ask; - reads standard input.")],
+    *,
+    config: ConfigOption = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="A route's name.")] = None,
+    priority: Annotated[str, typer.Option(help="background, normal, high or critical.")] = "normal",
+    deadline: Annotated[
+        float | None, typer.Option(help="Seconds for everything, loading included.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer, in tokens.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 to 2; 0 is greedy.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Above 0, up to 1.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes a sampled answer repeatable.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Ends the answer; may be given more than once.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object at the end, with usage and attempts.")
+    ] = False,
+) -> None:
+    """Asks one question in this process and streams the answer; ^C cancels it.
+
+    [bold]Examples[/bold]
+
+      orchestrator submit "Why is the sea salty?" --max-tokens 60
+
+      cat question.txt | orchestrator submit - --temperature 0 --json
+    """
+    _log_to_stderr(LogLevel.ERROR)
+    if sys.stderr.isatty():  # loading a model takes seconds: whoever looks on is told
+        logging.getLogger("orchestrator.wiring").setLevel(logging.INFO)
+    with _mistakes_told(), Orchestrator(_read(config)) as orchestrator:
+        stream = orchestrator.submit(
+            sys.stdin.read() if prompt == "-" else prompt,
+            model,
+            priority=priority,
+            deadline=deadline,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            stop=stop,
+        )
+        if as_json:
+            print(_result_json(stream))
+        else:
+            for chunk in stream:
+                print(chunk.text, end="", flush=True)
+            print()
+
+
+def main() -> None:
+    """Runs the command line; the entry point `orchestrator`."""
+    app()
+
+
+def _read(path: Path | None) -> Config:
+    config = load(path or embedded_default())
+    for warning in config.warnings:
+        _complain(f"warning: {warning}")
+    return config
+
+
+def _result_json(stream: TokenStream) -> str:
+    answer = stream.result()
+    return msgspec.json.encode(
+        {
+            "id": stream.request_id,
+            "text": answer.text,
+            "finish_reason": answer.finish_reason,
+            "usage": usage_object(answer.usage),
+            "attempts": [asdict(attempt) for attempt in answer.attempts],
+        }
+    ).decode()
+
+
+@contextmanager
+def _mistakes_told() -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        _complain(error.message)
+        raise typer.Exit(WRONG) from None
+    except OrchestratorError as error:
+        _complain(f"{error.code}: {' '.join(error.message.split())}")
+        raise typer.Exit(FAILED) from None
+    except BindError as error:
+        _complain(str(error))
+        raise typer.Exit(FAILED) from None
+    except BrokenPipeError:
+        # whoever read the output has gone; the interpreter must not fail while it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(FAILED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _log_to_stderr(level: LogLevel) -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("orchestrator").setLevel(level.upper())

@@ -1,0 +1,195 @@
+"""The gateway: a FastAPI application whose hot path passes FastAPI by.
+
+Chat completions are answered by a raw ASGI callable, before any routing; the models' list, the
+probes and the metrics are ordinary endpoints. Every response has its request id, every error has
+OpenAI's shape.
+"""
+
+import logging
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+from typing_extensions import override
+
+from orchestrator import metrics
+from orchestrator.errors import InternalError, OrchestratorError
+from orchestrator.gateway.chat import ChatCompletions
+from orchestrator.gateway.document import CHAT_PATH, add_chat_route
+from orchestrator.gateway.failure import (
+    Headers,
+    error_object,
+    failure_object,
+    retry_after,
+    status_of,
+)
+from orchestrator.gateway.health import Liveness, Readiness, liveness, readiness
+from orchestrator.gateway.visit import Visit
+from orchestrator.wiring import System
+
+logger = logging.getLogger(__name__)
+
+EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+class Model(BaseModel):
+    """A route, as OpenAI lists models."""
+
+    id: str
+    object: str = "model"
+    created: int = 0
+    owned_by: str = "orchestrator"
+
+
+class Models(BaseModel):
+    """All routes."""
+
+    object: str = "list"
+    data: list[Model]
+
+
+class Gateway(FastAPI):
+    """The application; all of it runs on the engines' loop.
+
+    Args:
+        system: What serves the requests.
+        max_body: Bytes that a request may have.
+        access_log: Whether each request is a line in the log.
+    """
+
+    def __init__(self, system: System, *, max_body: int, access_log: bool = True) -> None:
+        super().__init__(
+            title="orchestrator",
+            version=version("orchestrator"),
+            docs_url=None,  # the page would load its scripts from elsewhere
+            redoc_url=None,
+            exception_handlers={
+                OrchestratorError: _failed,
+                HTTPException: _refused,
+                RequestValidationError: _invalid,
+                Exception: _broken,
+            },
+        )
+        self._system = system
+        self._access_log = access_log
+        self._chat = ChatCompletions(system.router, max_body=max_body, access_log=access_log)
+        # never reached by POST; makes any other method on that path a 405
+        self.router.routes.append(Route(CHAT_PATH, self._chat, methods=["POST"]))
+        self.get("/v1/models")(self._list_models)
+        self.get("/v1/models/{model:path}")(self._show_model)
+        self.get("/livez", responses={503: {"model": Liveness}})(self._livez)
+        self.get("/readyz", responses={503: {"model": Readiness}})(self._readyz)
+        self.get("/metrics")(self._metrics)
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+        elif scope["path"] == CHAT_PATH and scope["method"] == "POST":
+            await self._chat(scope, receive, send)
+        else:
+            await self._serve_rest(scope, receive, send)
+
+    @override
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            add_chat_route(super().openapi(), list(self._system.router.routes))
+        return super().openapi()
+
+    def drain(self) -> None:
+        """From now on nothing new is taken, and no route is ready."""
+        self._chat.draining = True
+
+    async def _serve_rest(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visit = Visit.of(scope)
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                visit.status = message["status"]
+                message["headers"] = [*message["headers"], *visit.response_headers]
+            await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_with_id)
+        except Exception:  # outermost frame; the handler below has answered
+            logger.exception("request %s broke the gateway", visit.request_id)
+        finally:
+            if self._access_log:
+                visit.log()
+
+    async def _list_models(self) -> Models:
+        """All models that a request may name."""
+        return Models(data=[Model(id=name) for name in self._system.router.routes])
+
+    async def _show_model(self, model: str) -> Model:
+        """One model."""
+        return Model(id=self._system.router.route(model).name)
+
+    async def _livez(self, response: Response) -> Liveness:
+        """Whether this process can help itself; if not, it should be replaced."""
+        answer = liveness(self._system)
+        response.status_code = 200 if answer.live else 503
+        return answer
+
+    async def _readyz(self, response: Response, route: str | None = None) -> Readiness:
+        """Whether requests are served, by any route or by the one that is named."""
+        page, wait = readiness(self._system, route=route, draining=self._chat.draining)
+        if not page.ready:
+            response.status_code = 503
+            response.headers.update(_text(retry_after(wait)))
+        return page
+
+    async def _metrics(self) -> Response:
+        """All metrics in Prometheus' text format."""
+        return Response(metrics.exposition(), media_type=EXPOSITION)
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    if not isinstance(error, OrchestratorError):
+        raise error
+    return _json(status_of(error), failure_object(error), _text(retry_after(error.retry_after)))
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    code = CODES.get(error.status_code, "invalid_request")
+    body = error_object(error.detail, kind="invalid_request_error", code=code)
+    return _json(error.status_code, body, error.headers)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    first = error.errors()[0]
+    param = str(first["loc"][-1])
+    text = f"{param}: {first['msg']}"
+    body = error_object(text, kind="invalid_request_error", code="invalid_request", param=param)
+    return _json(422, body)
+
+
+async def _broken(_: Request, error: Exception) -> Response:
+    told = InternalError("an internal error; the log has more under the id of this request")
+    told.__cause__ = error
+    return _json(told.status_code, failure_object(told))
+
+
+def _json(
+    status: int, body: dict[str, object], headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(
+        msgspec.json.encode(body), status, dict(headers or {}), media_type="application/json"
+    )
+
+
+def _text(headers: Headers) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in headers}

@@ -1,0 +1,90 @@
+"""The answer as server-sent events, in the shape of OpenAI's `chat.completion.chunk`.
+
+All that is the same in every chunk is made once per answer; a chunk costs one encoding of its text.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from orchestrator.events import Finished, TokenChunk, Usage
+
+_encode = msgspec.json.Encoder().encode
+DONE = b"data: [DONE]\n\n"
+LOGPROBS = "logprobs"
+"""The one member of a chunk's fields that belongs to the choice and not to its delta."""
+
+
+def usage_object(usage: Usage | None) -> dict[str, object] | None:
+    """Usage in OpenAI's shape; None if nobody counted."""
+    if usage is None:
+        return None
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+class ChunkWriter:
+    """Writes one answer.
+
+    Args:
+        completion_id: The answer's `id`.
+        model: The route's name, as the caller gave it.
+        created: Seconds since 1970.
+        include_usage: Whether a last chunk tells the usage.
+    """
+
+    __slots__ = ("_after", "_before", "_include_usage", "_new", "_tail", "_text_before")
+
+    def __init__(
+        self, *, completion_id: str, model: str, created: int, include_usage: bool
+    ) -> None:
+        head = {
+            "id": completion_id,
+            "object": "chat.completion.chunk",
+            "created": created,
+            "model": model,
+        }
+        self._before = b"data: " + _encode(head)[:-1] + b',"choices":['
+        # OpenAI: whoever asks for usage gets it as null in every chunk but the last
+        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._text_before = self._before + b'{"index":0,"delta":{"content":'
+        self._after = b'},"finish_reason":null}' + self._tail
+        self._include_usage = include_usage
+        self._new = True
+
+    def write(self, chunks: Sequence[TokenChunk]) -> bytes:
+        """All chunks, as one piece of the stream."""
+        parts: list[bytes] = []
+        for chunk in chunks:
+            if chunk.fields is None and not self._new:
+                parts += (self._text_before, _encode(chunk.text), self._after)
+            else:
+                parts.append(self._write_whole(chunk))
+        return b"".join(parts)
+
+    def finish(self, finished: Finished) -> bytes:
+        """The end of an answer that is complete."""
+        parts = [self._write_whole(TokenChunk("", 0))] if self._new else []
+        choice = {"index": 0, "delta": {}, "finish_reason": finished.finish_reason.value}
+        parts += (self._before, _encode(choice), self._tail)
+        if self._include_usage:
+            usage = _encode(usage_object(finished.usage))
+            parts += (self._before, b'],"usage":', usage, b"}\n\n")
+        return b"".join((*parts, DONE))
+
+    def _write_whole(self, chunk: TokenChunk) -> bytes:
+        delta: dict[str, object] = {}
+        if self._new:
+            delta["role"] = "assistant"
+            self._new = False
+        if chunk.text or chunk.fields is None:
+            delta["content"] = chunk.text
+        choice: dict[str, object] = {"index": 0, "delta": delta, "finish_reason": None}
+        for name, value in (chunk.fields or {}).items():
+            (choice if name == LOGPROBS else delta)[name] = value
+        return self._before + _encode(choice) + self._tail

@@ -1,0 +1,81 @@
+"""Errors in OpenAI's shape, as a whole response and as one event of a stream."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+from starlette.types import Send
+
+from orchestrator.errors import EngineDrainingError, InternalError, OrchestratorError, describe
+
+GONE = 499
+"""The caller went away: for logs only, it has no reader."""
+MAX_CAUSE_TEXT = 500
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+def error_object(
+    message: str, *, kind: str, code: str, param: str | None = None
+) -> dict[str, object]:
+    """An error in OpenAI's shape."""
+    # a file's name in an error may hold half a character, which no encoding takes
+    text = message.encode("utf-8", "replace").decode()
+    return {"error": {"message": text, "type": kind, "param": param, "code": code}}
+
+
+def failure_object(error: OrchestratorError) -> dict[str, object]:
+    """One of our errors in OpenAI's shape, its root cause told."""
+    return error_object(_told(error), kind=error.kind, code=error.code, param=error.param)
+
+
+def status_of(error: OrchestratorError) -> int:
+    """The status for a caller who is still there."""
+    return InternalError.status_code if error.status_code == GONE else error.status_code
+
+
+def retry_after(seconds: float | None) -> Headers:
+    """Retry-After in whole seconds, rounded up (RFC 9110, 10.2.3)."""
+    if seconds is None or not 0 < seconds < math.inf:
+        return ()
+    return ((b"retry-after", b"%d" % math.ceil(seconds)),)
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    """Sends a whole JSON response."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(body)),
+                *headers,
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_failure(send: Send, error: OrchestratorError, headers: Headers) -> None:
+    """Sends an error as a whole response."""
+    closing = ((b"connection", b"close"),) if isinstance(error, EngineDrainingError) else ()
+    await send_json(
+        send,
+        status_of(error),
+        msgspec.json.encode(failure_object(error)),
+        (*headers, *retry_after(error.retry_after), *closing),
+    )
+
+
+def failure_event(error: OrchestratorError) -> bytes:
+    """The last event of a stream that broke off: nothing follows it, no `[DONE]` either."""
+    return b"data: " + msgspec.json.encode(failure_object(error)) + b"\n\n"
+
+
+def _told(error: OrchestratorError) -> str:
+    root = error.root_cause
+    # a foreign cause may quote a prompt or a key; who lets it out has put it into the message
+    if not isinstance(root, OrchestratorError) or root.message in error.message:
+        return error.message
+    return f"{error.message} (cause: {describe(root)[:MAX_CAUSE_TEXT]})"

@@ -1,0 +1,108 @@
+"""`orchestrator serve`: from a configuration to a running gateway, and to its end.
+
+Start: bind the address -> start every deployment -> listen (requests queue while models load, the
+probes answer) -> tell what serves. Stop, on SIGTERM or SIGINT:
+
+    1. nothing new is taken: 503 with `Connection: close`, no route is ready
+    2. what runs may finish, for `server.drain` seconds or until a second signal
+    3. what is left gets `EngineDrainingError` as its ending, model hosts and connections are closed
+    4. the last bytes are written, the listener closes, the process exits with 0
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+
+import uvloop
+
+from orchestrator.config import Config
+from orchestrator.gateway.app import Gateway
+from orchestrator.gateway.listener import Listener, bind
+from orchestrator.gateway.screen import Screen
+from orchestrator.wiring import System, plan_deployments
+
+logger = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def serve(config: Config) -> None:
+    """Runs the gateway until a signal stops it.
+
+    Raises:
+        BindError: The address can't be used; nothing was started.
+        ConfigError: A runner can't be made from the configuration.
+    """
+    with (
+        bind(config.server.host, config.server.port) as sock,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(_serve(config, sock))
+
+
+class _Stop:
+    """The signals: the first one asks for a drain, the second one ends it."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.hurried = asyncio.Event()
+
+    def hear(self) -> None:
+        (self.hurried if self.asked.is_set() else self.asked).set()
+
+
+async def _serve(config: Config, sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    screen = Screen(loop.time)
+    system = System(*plan_deployments(config, screen.progress))
+    gateway = Gateway(system, max_body=config.server.max_body, access_log=config.server.access_log)
+    listener = Listener(gateway, sock)
+    stop = _Stop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop.hear)
+    system.start()
+    serving = asyncio.create_task(listener.run_until_closed())
+    announcing = asyncio.create_task(_announce(config, system, listener, screen))
+    stopping = asyncio.create_task(stop.asked.wait())
+    try:
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        gateway.drain()
+        running = sum(health.inflight for health in system.health())
+        screen.line(f"stopping: {running} requests may go on for {config.server.drain:g} s")
+        await _drain(system, config.server.drain, stop)
+    finally:
+        announcing.cancel()
+        stopping.cancel()
+        await system.aclose()
+        listener.close()
+        await serving
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+    screen.line("stopped")
+
+
+async def _announce(config: Config, system: System, listener: Listener, screen: Screen) -> None:
+    await listener.listening.wait()
+    url = _url(config.server.host, listener.port)
+    screen.line(f"listening on {url}; requests wait until a model is loaded")
+    await system.settled()
+    screen.summary(url, config.all_routes, system.health())
+
+
+async def _drain(system: System, limit: float, stop: _Stop) -> None:
+    draining = asyncio.create_task(system.drain(limit))
+    hurrying = asyncio.create_task(stop.hurried.wait())
+    await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+    if not draining.done():
+        logger.warning("a second signal: ending what is left")
+    hurrying.cancel()
+    draining.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await draining
+
+
+def _url(host: str, port: int) -> str:
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
