@@ -1,10 +1,12 @@
 """The host's engine: many answers at once, one token each per step.
 
-A step gives every running answer its next token and spends one budget of prompt tokens on those
-that are still reading their prompt, in turns, so that a long prompt neither stops the others nor is
-stopped by them. Answers join and leave between steps. What goes wrong with one ends that one.
+A step gives every running answer its next token, all in one forward pass where the model can, and
+spends one budget of prompt tokens on those that are still reading, in turns, so that a long prompt
+neither stops the others nor is stopped by them. Answers join and leave between steps. What goes
+wrong with one ends that one: a pass that fails for many is done over for each alone.
 """
 
+import traceback
 from collections import deque
 from collections.abc import Iterator
 
@@ -14,8 +16,10 @@ from transformers import Cache
 
 from orchestrator.errors import describe
 from orchestrator.events import FinishReason
+from orchestrator.runners.torch.forward import forward
 from orchestrator.runners.torch.loading import LoadedModel
-from orchestrator.runners.torch.sampling import Row, Sampler
+from orchestrator.runners.torch.rows import enable, forward_rows
+from orchestrator.runners.torch.sampling import Sampler
 from orchestrator.runners.torch.text import AnswerText
 from orchestrator.runners.torch.wire import (
     Admit,
@@ -35,32 +39,51 @@ DEFAULT_MAX_TOKENS = 1024
 
 
 class Answer:
-    """One answer in the making."""
+    """One answer in the making.
+
+    Args:
+        admit: What was asked.
+        prompt: Its tokens.
+        max_tokens: The longest answer.
+        text: Makes its text.
+    """
 
     __slots__ = (
+        "alone",
         "cache",
-        "completion_tokens",
         "fed",
-        "last",
         "max_tokens",
-        "prompt",
+        "prompt_tokens",
         "sampler",
         "stream",
         "text",
+        "tokens",
     )
 
     def __init__(self, admit: Admit, prompt: list[int], max_tokens: int, text: AnswerText) -> None:
         self.stream = admit.stream
-        self.prompt = prompt
+        self.tokens = prompt
+        """Prompt and answer so far."""
+        self.prompt_tokens = len(prompt)
         self.max_tokens = max_tokens
         self.text = text
         self.sampler = Sampler(admit.sampling, admit.seed)
         self.cache: Cache | None = None
         self.fed = 0
-        """Prompt tokens that went through the model."""
-        self.last = 0
-        """The newest token, which the model hasn't seen yet."""
-        self.completion_tokens = 0
+        """Tokens that the cache holds."""
+        self.alone = False
+        """Whether a pass together with others failed, so that it goes by itself."""
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens of the answer so far, its end token included."""
+        return len(self.tokens) - self.prompt_tokens
+
+    def start_over(self) -> None:
+        """Forgets what the model computed, not what was answered: all is fed again."""
+        self.cache = None
+        self.fed = 0
+        self.alone = True
 
 
 class PromptError(Exception):
@@ -80,6 +103,8 @@ class Engine:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
+        self._model = loaded.model
+        self._together = False
         self._reading: deque[Answer] = deque()
         self._writing: dict[int, Answer] = {}
 
@@ -88,10 +113,12 @@ class Engine:
         """Whether a step would do nothing."""
         return not self._reading and not self._writing
 
-    def warm_up(self) -> None:
-        """Runs two steps of an answer that nobody reads, so that the first caller doesn't wait."""
-        cache = self._forward([0] * 8, None)[1]
-        self._forward([0], cache)
+    def warm_up(self) -> bool:
+        """Runs the first passes, which are slow; returns whether answers can go together."""
+        self._together = enable(self._model)
+        _, cache = forward(self._model, [0] * 8, None)
+        forward(self._model, [0], cache)
+        return self._together
 
     def admit(self, admit: Admit) -> list[StreamEvent]:
         """Begins an answer; the events say if it was refused."""
@@ -120,17 +147,51 @@ class Engine:
 
     def step(self) -> list[StreamEvent]:
         """Takes every answer one step further."""
-        events: list[StreamEvent] = []
-        for answer in list(self._writing.values()):
-            events.extend(self._guarded(answer, self._write(answer)))
+        events = self._write_all()
         budget = PREFILL_TOKENS
         for _ in range(len(self._reading)):
             answer = self._reading.popleft()
-            size = min(budget, len(answer.prompt) - answer.fed)
+            size = min(budget, len(answer.tokens) - answer.fed)
             events.extend(self._guarded(answer, self._read(answer, size)))
             budget -= size
             if budget == 0:
                 break
+        return events
+
+    def _write_all(self) -> list[StreamEvent]:
+        """Gives every writing answer its next token."""
+        writing = list(self._writing.values())
+        group = [answer for answer in writing if self._together and not answer.alone]
+        # one row alone goes the plain way, which is the one that transformers' generate goes
+        single = writing if len(group) < 2 else [answer for answer in writing if answer.alone]  # noqa: PLR2004 - two are many
+        events: list[StreamEvent] = []
+        if len(single) < len(writing):
+            events.extend(self._write_together(group))
+        for answer in single:
+            events.extend(self._guarded(answer, self._read(answer, 1)))
+        return events
+
+    def _write_together(self, group: list[Answer]) -> list[StreamEvent]:
+        try:
+            logits = forward_rows(
+                self._model,
+                [answer.tokens[-1] for answer in group],
+                [answer.fed for answer in group],
+                [answer.cache for answer in group if answer.cache is not None],
+            )
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it isn't known whose fault it is: each tries alone
+            traceback.print_exception(error)
+            for answer in group:
+                answer.start_over()
+                del self._writing[answer.stream]
+            self._reading.extend(group)
+            return []
+        events: list[StreamEvent] = []
+        for answer, row in zip(group, logits, strict=True):
+            answer.fed += 1
+            events.extend(self._guarded(answer, self._take(answer, row)))
         return events
 
     def _guarded(self, answer: Answer, events: Iterator[StreamEvent]) -> list[StreamEvent]:
@@ -139,33 +200,31 @@ class Engine:
         except torch.AcceleratorError:
             raise  # the device's context is lost for everybody: only a new process has another
         except Exception as error:  # noqa: BLE001 - whatever the model's code raises ends this answer alone
+            traceback.print_exception(error)
             self.cancel(answer.stream)
             return [Refused(answer.stream, "failed", f"the model failed: {describe(error)}")]
 
     def _read(self, answer: Answer, size: int) -> Iterator[StreamEvent]:
-        """Feeds `size` more prompt tokens; the last of them bring the first token."""
-        part = answer.prompt[answer.fed : answer.fed + size]
-        row, answer.cache = self._forward(part, answer.cache)
+        """Feeds the next `size` tokens; the last one that there is brings a new one."""
+        part = answer.tokens[answer.fed : answer.fed + size]
+        row, answer.cache = forward(self._model, part, answer.cache)
         answer.fed += size
-        yield Prefilled(answer.stream, answer.fed, len(answer.prompt))
-        if answer.fed < len(answer.prompt):
-            self._reading.append(answer)
-            return
-        self._writing[answer.stream] = answer
+        if answer.stream not in self._writing:
+            yield Prefilled(answer.stream, answer.fed, len(answer.tokens))
+            if answer.fed < len(answer.tokens):
+                self._reading.append(answer)
+                return
+            self._writing[answer.stream] = answer
         yield from self._take(answer, row)
 
-    def _write(self, answer: Answer) -> Iterator[StreamEvent]:
-        row, answer.cache = self._forward([answer.last], answer.cache)
-        yield from self._take(answer, row)
-
-    def _take(self, answer: Answer, row: Row) -> Iterator[StreamEvent]:
+    def _take(self, answer: Answer, row: torch.Tensor) -> Iterator[StreamEvent]:
         """Chooses the token that follows and says what it means for the answer."""
-        answer.last = answer.sampler.choose(row)
-        answer.completion_tokens += 1
-        if answer.last in self._loaded.end_tokens:
+        token = answer.sampler.choose(row.numpy())
+        answer.tokens.append(token)
+        if token in self._loaded.end_tokens:
             yield self._end(answer, answer.text.finish(), FinishReason.STOP)
             return
-        text = answer.text.add(answer.last)
+        text = answer.text.add(token)
         if answer.text.stopped:
             yield self._end(answer, text, FinishReason.STOP)
         elif answer.completion_tokens == answer.max_tokens:
@@ -177,19 +236,9 @@ class Engine:
 
     def _end(self, answer: Answer, text: str, reason: FinishReason) -> Completed:
         del self._writing[answer.stream]
-        return Completed(answer.stream, text, reason, len(answer.prompt), answer.completion_tokens)
-
-    @torch.inference_mode()
-    def _forward(self, tokens: list[int], cache: Cache | None) -> tuple[Row, Cache]:
-        """Feeds tokens and returns the logits after the last one, float32, (vocabulary,)."""
-        model = self._loaded.model
-        output = model(
-            input_ids=torch.tensor([tokens], dtype=torch.int64, device=model.device),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
+        return Completed(
+            answer.stream, text, reason, answer.prompt_tokens, answer.completion_tokens
         )
-        return output.logits[0, -1].float().cpu().numpy(), output.past_key_values
 
     def _prompt(self, stream: int, messages: list[dict[str, str]]) -> list[int]:
         """Returns the tokens that the model's chat template makes of the messages.

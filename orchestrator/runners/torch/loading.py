@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from orchestrator.errors import describe
 from orchestrator.runners.torch import conversion
@@ -53,6 +54,7 @@ def load(settings: TorchSettings, tell: Tell) -> LoadedModel:
         ConfigError: There is no such model.
         LoadError: It can't be fetched, the device can't be used, or the model can't chat.
     """
+    disable_progress_bar()  # stages are told; a bar would leave a thread behind and fill the log
     source = locate(settings.model)
     device = _device(settings.device)
     match source:

@@ -49,7 +49,7 @@ def locate(model: str) -> Source:
         if not path.is_file():
             raise ConfigError(f"model {model!r}: there is no such file", param="model")
         return GgufFile(path.resolve())
-    if path.is_dir():
+    if model and path.is_dir():
         return _directory(model, path.resolve())
     if model.startswith(PATH_STARTS):
         raise ConfigError(f"model {model!r}: there is no such directory", param="model")

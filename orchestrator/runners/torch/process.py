@@ -46,9 +46,11 @@ from orchestrator.runners.torch.wire import (
 HOST_PROGRAM = (sys.executable, "-P", "-m", "orchestrator.runners.torch.host")
 """-P: a file in the working directory must not stand in for a module of the host."""
 
-ASKED_SECONDS = 2.0
-TERMINATED_SECONDS = 2.0
+ASKED_SECONDS = 1.0
+TERMINATED_SECONDS = 1.0
 KILLED_SECONDS = 5.0
+ENDING_SECONDS = 1.0
+"""A host whose socket has ended gets this long to end by itself."""
 REAP_INTERVAL = 0.005
 TICK_SECONDS = 1.0
 RECEIVE_BYTES = 1 << 18
@@ -196,7 +198,7 @@ class HostProcess:
         self._loop.call_later(KILLED_SECONDS, self._lose)
 
     async def aclose(self) -> None:
-        """Asks the host to end, terminates it after 2 s, kills it after 4 s; 9 s at the most.
+        """Asks the host to end, terminates it after 1 s, kills it after 2 s; 7 s at the most.
 
         Raises:
             CancelledError: The caller had no time for it; the host is killed at once.
@@ -331,14 +333,17 @@ class HostProcess:
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
-        self._process.kill()
-        self._reap(self._loop.time() + KILLED_SECONDS)
+        self._reap(self._loop.time())
 
-    def _reap(self, give_up_at: float) -> None:
-        # the socket ends a moment before the process can be reaped
+    def _reap(self, lost_at: float) -> None:
+        # the socket ends a moment before the process can be reaped; to kill it in that moment would
+        # cover up how it ended
         returncode = self._process.poll()
-        if returncode is None and self._loop.time() < give_up_at:
-            self._loop.call_later(REAP_INTERVAL, self._reap, give_up_at)
+        age = self._loop.time() - lost_at
+        if returncode is None and age < KILLED_SECONDS:
+            if age > ENDING_SECONDS:
+                self._process.kill()
+            self._loop.call_later(REAP_INTERVAL, self._reap, lost_at)
             return
         output = self._process.stdout
         if output is not None:

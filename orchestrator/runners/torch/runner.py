@@ -103,7 +103,7 @@ class ModelHost:
         return result
 
     async def aclose(self) -> None:
-        """Ends the host for good, within 9 s."""
+        """Ends the host for good, within 7 s."""
         self._closed = True
         if self._starting is not None:
             self._starting.cancel()

@@ -1,0 +1,141 @@
+"""A model host without a model: it speaks the wire protocol and breaks on cue.
+
+The settings' model says how it loads: `missing` fails, `dies` exits with code 7 and last words,
+`wedged` never gets ready; anything else is ready at once. The last message says what a stream does:
+
+    say 5        five tokens, then the end
+    wait         one token, then nothing until it is canceled
+    read 3       three pieces of prompt, then one token and the end
+    refuse       the model fails on it, and on it alone
+    exit         one token, last words, exit code 3
+    kill         one token, then SIGKILL
+    freeze       one token, then SIGSTOP
+    babble       bytes that are no frame
+    count        how many other streams are open
+    echo         its own sampling seed
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from orchestrator.events import FinishReason
+from orchestrator.runners.torch.host import Link, guard_against_orphanage
+from orchestrator.runners.torch.wire import (
+    Admit,
+    Cancel,
+    Completed,
+    Count,
+    Counted,
+    Load,
+    LoadFailed,
+    Loading,
+    Prefilled,
+    Produced,
+    Ready,
+    Refused,
+    Shutdown,
+    Step,
+)
+
+PROGRAM = (sys.executable, "-P", str(Path(__file__).resolve()))
+FACTS = Ready(
+    context_length=1000,
+    vocabulary=100,
+    longest_token=10,
+    dtype="float32",
+    device="cpu",
+    parameters=1,
+    memory_bytes=4,
+)
+
+
+class FakeHost:
+    def __init__(self, link: Link):
+        self.link = link
+        self.open: set[int] = set()
+
+    def tell(self, *events):
+        self.link.send(Step(list(events)))
+
+    def end(self, stream: int, text: str, tokens: int = 1):
+        self.open.discard(stream)
+        self.tell(Completed(stream, text, FinishReason.STOP, 3, tokens))
+
+    def admit(self, admit: Admit):
+        stream = admit.stream
+        word, _, number = admit.messages[-1]["content"].partition(" ")
+        match word:
+            case "say":
+                for index in range(int(number) - 1):
+                    self.tell(Produced(stream, f"{index} "))
+                self.end(stream, "end", int(number))
+            case "wait":
+                self.open.add(stream)
+                self.tell(Produced(stream, "first"))
+            case "read":
+                for done in range(int(number)):
+                    self.tell(Prefilled(stream, done + 1, int(number)))
+                self.end(stream, "read")
+            case "refuse":
+                self.tell(Refused(stream, "failed", "the model failed: RuntimeError: on cue"))
+            case "count":
+                self.end(stream, str(len(self.open)))
+            case "echo":
+                self.end(stream, str(admit.seed))
+            case _:
+                self.tell(Produced(stream, "first"))
+                self.break_down(word)
+
+    def break_down(self, how: str):
+        match how:
+            case "exit":
+                sys.stderr.write("some line\nthese are my last words\n")
+                sys.stderr.flush()
+                os._exit(3)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "freeze":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case _:
+                self.link._socket.sendall(b"\xff" * 8)
+
+    def serve(self):
+        while True:
+            for command in self.link.receive(wait=True):
+                match command:
+                    case Admit():
+                        self.admit(command)
+                    case Cancel(stream):
+                        self.open.discard(stream)
+                    case Count(stream, messages, _):
+                        self.tell(Counted(stream, len(messages[-1]["content"])))
+                    case Shutdown():
+                        return
+                    case Load():
+                        raise SystemExit("a host loads one model")
+
+
+def main():
+    link = Link(int(sys.argv[1]))
+    guard_against_orphanage(int(sys.argv[2]))
+    (load,) = link.receive(wait=True)
+    assert isinstance(load, Load)
+    link.send(Loading("pretending"))
+    match load.settings.model:
+        case "missing":
+            link.send(LoadFailed("there is no such model"))
+            raise SystemExit(1)
+        case "dies":
+            sys.stderr.write("no memory left\n")
+            raise SystemExit(7)
+        case "wedged":
+            signal.pause()
+        case _:
+            link.send(FACTS)
+    FakeHost(link).serve()
+
+
+if __name__ == "__main__":
+    main()

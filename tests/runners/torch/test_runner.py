@@ -1,0 +1,413 @@
+"""The parent's side, against a host that breaks on cue."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from orchestrator.errors import (
+    ContextLengthExceededError,
+    GenerationFailedError,
+    WorkerCrashedError,
+    WorkerError,
+    WorkerHungError,
+    WorkerStartError,
+)
+from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
+from orchestrator.runners.lease import Step
+from orchestrator.runners.torch.runner import factory
+from orchestrator.runners.torch.settings import TorchSettings
+from tests.fakes import model_host
+from tests.runners.torch.asking import answer, lease, request
+
+
+@asynccontextmanager
+async def slots(count=1, model="fake", progress=None, **options):
+    made = factory(
+        TorchSettings(model=model, **options),
+        on_progress=(lambda line: None) if progress is None else progress.append,
+        chance=random.Random(0),
+        program=model_host.PROGRAM,
+    )
+    try:
+        yield made, [made.create() for _ in range(count)]
+    finally:
+        await made.aclose()
+
+
+@asynccontextmanager
+async def started(count=1, **options):
+    async with asyncio.timeout(5), slots(count, **options) as (made, runners):
+        await asyncio.gather(*(runner.start() for runner in runners))
+        yield made, runners
+
+
+def pid_of(runner):
+    return runner._process.pid
+
+
+def gone(pid):
+    """Whether the process was reaped: a zombie still has its entry."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_an_answer_is_chunks_and_then_one_finish_with_usage():
+    async with started() as (_, (runner,)):
+        events = [event async for event in runner.generate(request("say 3"), lease())]
+
+    assert events == [
+        TokenChunk("0 "),
+        TokenChunk("1 "),
+        TokenChunk("end"),
+        Finished(FinishReason.STOP, Usage(prompt_tokens=3, completion_tokens=3)),
+    ]
+
+
+async def test_all_slots_of_a_deployment_share_one_host():
+    progress = []
+    async with started(8, progress=progress) as (_, runners):
+        pids = {pid_of(runner) for runner in runners}
+
+        answers = await asyncio.gather(*(answer(runner, request("say 4")) for runner in runners))
+
+    assert len(pids) == 1
+    assert progress.count("pretending") == 1
+    assert {text for text, _ in answers} == {"0 1 2 end"}
+
+
+async def test_leaving_a_stream_early_frees_its_place_in_the_host():
+    async with started(2) as (_, (leaver, asker)):
+        async with aclosing(leaver.generate(request("wait"), lease())) as events:
+            assert await anext(events) == TokenChunk("first")
+            assert (await answer(asker, request("count")))[0] == "1"
+
+        assert (await answer(asker, request("count")))[0] == "0"
+
+
+async def test_cancelling_the_reading_task_frees_its_place_in_the_host():
+    async with started(2) as (_, (leaver, asker)):
+        reading = asyncio.create_task(answer(leaver, request("wait")))
+        while (await answer(asker, request("count")))[0] != "1":
+            pass
+
+        reading.cancel()
+        await asyncio.wait([reading])
+
+        assert reading.cancelled()
+        assert (await answer(asker, request("count")))[0] == "0"
+
+
+async def test_a_killed_host_fails_every_stream_once_with_one_error():
+    async with started(3) as (_, (first, second, killer)):
+        async with (
+            aclosing(first.generate(request("wait"), lease())) as one,
+            aclosing(second.generate(request("wait"), lease())) as other,
+        ):
+            await anext(one)
+            await anext(other)
+
+            with pytest.raises(WorkerCrashedError) as killed:
+                await answer(killer, request("kill"))
+            with pytest.raises(WorkerCrashedError) as crash:
+                await anext(one)
+            with pytest.raises(WorkerCrashedError) as same:
+                await anext(other)
+
+        causes = [await runner.closed() for runner in (first, second, killer)]
+
+    assert "SIGKILL" in crash.value.message
+    assert "3 streams writing" in crash.value.message
+    assert {id(error) for error in (killed.value, crash.value, same.value, *causes)} == {
+        id(crash.value)
+    }
+
+
+async def test_what_a_host_said_before_it_died_is_delivered_first():
+    async with (
+        started() as (_, (runner,)),
+        aclosing(runner.generate(request("kill"), lease())) as events,
+    ):
+        assert await anext(events) == TokenChunk("first")
+        with pytest.raises(WorkerCrashedError):
+            await anext(events)
+
+
+async def test_a_crash_tells_exit_code_and_last_words():
+    async with started() as (_, (runner,)):
+        with pytest.raises(WorkerCrashedError) as crash:
+            await answer(runner, request("exit"))
+
+    assert "exited with code 3" in crash.value.message
+    assert "these are my last words" in crash.value.message
+
+
+async def test_a_dead_host_is_reaped_and_started_anew_on_the_next_start():
+    async with started() as (made, (runner,)):
+        dead = pid_of(runner)
+        with pytest.raises(WorkerCrashedError):
+            await answer(runner, request("kill"))
+        assert gone(dead)
+
+        successor = made.create()
+        await successor.start()
+
+        assert pid_of(successor) != dead
+        assert (await answer(successor, request("say 1")))[0] == "end"
+
+
+async def test_a_request_to_a_dead_host_fails_with_the_cause_of_its_death():
+    async with started() as (_, (runner,)):
+        with pytest.raises(WorkerCrashedError) as crash:
+            await answer(runner, request("kill"))
+
+        with pytest.raises(WorkerCrashedError) as later:
+            await answer(runner, request("say 1"))
+
+    assert later.value is crash.value
+
+
+async def test_a_frozen_host_is_killed_when_a_step_missed_its_lease():
+    async with started(2) as (_, (frozen, other)):
+        async with (
+            aclosing(frozen.generate(request("freeze"), lease())) as events,
+            aclosing(other.generate(request("wait"), lease())) as neighbours,
+        ):
+            await anext(events)
+            cause = WorkerHungError("no token in 20 s")
+
+            frozen.hung(cause)
+
+            with pytest.raises(WorkerCrashedError) as crash:
+                await anext(neighbours)
+        assert await frozen.closed() is crash.value
+        assert gone(pid_of(frozen))
+
+    assert crash.value.__cause__ is cause
+    assert "a step missed its lease" in crash.value.message
+
+
+async def test_a_host_that_sends_no_frames_is_killed_for_it():
+    async with started() as (_, (runner,)):
+        with pytest.raises(WorkerCrashedError, match="what is no report"):
+            await answer(runner, request("babble"))
+
+
+async def test_a_request_the_model_fails_on_fails_alone():
+    async with (
+        started(2) as (_, (failing, other)),
+        aclosing(other.generate(request("wait"), lease())) as events,
+    ):
+        await anext(events)
+
+        with pytest.raises(GenerationFailedError, match="on cue"):
+            await answer(failing, request("refuse"))
+
+        assert (await answer(failing, request("count")))[0] == "1"
+
+
+async def test_reading_a_prompt_is_progress_and_the_first_token_arms_the_next_step():
+    watched = lease()
+    seen = []
+    async with started() as (_, (runner,)):
+        async with aclosing(runner.generate(request("wait"), watched)) as events:
+            await anext(events)
+            seen.append(watched.step)
+        seen.append(watched.step)
+
+    assert seen == [Step.NEXT_TOKEN, None]
+
+
+async def test_a_missing_model_is_told_to_every_slot_as_one_error():
+    async with asyncio.timeout(5), slots(3, model="missing") as (_, runners):
+        results = await asyncio.gather(
+            *(runner.start() for runner in runners), return_exceptions=True
+        )
+
+    assert len({id(result) for result in results}) == 1
+    assert isinstance(results[0], WorkerStartError)
+    assert results[0].message == "there is no such model"
+
+
+async def test_a_host_that_dies_while_loading_says_how_it_died():
+    async with asyncio.timeout(5), slots(model="dies") as (_, (runner,)):
+        with pytest.raises(WorkerStartError) as failure:
+            await runner.start()
+
+    assert "exited with code 7 while loading (pretending)" in failure.value.message
+    assert "no memory left" in failure.value.message
+
+
+async def test_a_load_that_gets_no_further_is_ended():
+    async with asyncio.timeout(5), slots(model="wedged", load_timeout=0.5) as (_, (runner,)):
+        with pytest.raises(WorkerStartError, match="loading got no further"):
+            await runner.start()
+
+
+async def test_a_program_that_does_not_exist_is_a_failed_start():
+    made = factory(
+        TorchSettings(model="fake"), on_progress=lambda line: None, program=["/no/such/program"]
+    )
+
+    async with asyncio.timeout(5):
+        with pytest.raises(WorkerStartError, match="no model host could be started"):
+            await made.create().start()
+        await made.aclose()
+
+
+async def test_a_slot_that_stops_waiting_leaves_the_start_to_the_others():
+    async with asyncio.timeout(5), slots(2) as (_, (leaver, stayer)):
+        leaving = asyncio.create_task(leaver.start())
+        staying = asyncio.create_task(stayer.start())
+        await asyncio.sleep(0)
+
+        leaving.cancel()
+        await staying
+
+        assert leaving.cancelled()
+        assert (await answer(stayer, request("say 1")))[0] == "end"
+
+
+async def test_closing_while_the_model_loads_leaves_no_process():
+    async with asyncio.timeout(5):
+        progress = asyncio.Event()
+        made = factory(
+            TorchSettings(model="wedged"),
+            on_progress=lambda line: progress.set(),
+            program=model_host.PROGRAM,
+        )
+        starting = asyncio.create_task(made.create().start())
+        await progress.wait()
+        process = made.inspect.__self__.host._process
+
+        await made.aclose()
+        await asyncio.wait([starting])
+
+    assert gone(process.pid)
+
+
+async def test_a_host_that_does_not_listen_is_killed_on_close():
+    async with asyncio.timeout(5):
+        async with slots() as (_, (runner,)):
+            await runner.start()
+            os.kill(pid_of(runner), signal.SIGSTOP)
+
+        assert gone(pid_of(runner))
+
+
+async def test_an_orderly_close_is_no_death():
+    async with started() as (made, (runner,)):
+        watching = asyncio.create_task(runner.closed())
+        await asyncio.sleep(0)
+
+        await made.aclose()
+        await asyncio.sleep(0)
+
+        assert not watching.done()
+        watching.cancel()
+
+
+async def test_no_descriptor_is_left_open_after_crashes_and_closes():
+    async def round_trip():
+        async with started() as (made, (runner,)):
+            with pytest.raises(WorkerCrashedError):
+                await answer(runner, request("kill"))
+            await made.create().start()
+
+    await round_trip()
+    before = descriptors()
+
+    await round_trip()
+
+    assert descriptors() == before
+
+
+async def test_a_seed_is_drawn_where_the_request_names_none():
+    async with started() as (_, (runner,)):
+        drawn = {(await answer(runner, request("echo")))[0] for _ in range(3)}
+        named = (await answer(runner, request("echo", seed=17)))[0]
+
+    assert len(drawn) == 3
+    assert named == "17"
+
+
+async def test_a_long_prompt_is_counted_by_the_host_before_it_is_queued():
+    async with started() as (made, _):
+        short = made.inspect(request("say 1"))
+        counted = made.inspect(request("x" * 900))
+
+        assert short is None
+        assert counted is not None
+        await counted
+        with pytest.raises(ContextLengthExceededError, match="context of 1000 tokens"):
+            made.inspect(request("x" * 20_000))
+
+
+async def test_a_runner_that_was_not_started_says_so():
+    async with asyncio.timeout(5), slots() as (_, (runner,)):
+        with pytest.raises(WorkerError, match="isn't started"):
+            await answer(runner, request())
+
+
+def test_the_same_runner_works_on_uvloop():
+    async def talk():
+        async with started(2) as (made, (runner, killer)):
+            assert (await answer(runner, request("say 3")))[0] == "0 1 end"
+            with pytest.raises(WorkerCrashedError, match="SIGKILL"):
+                await answer(killer, request("kill"))
+            successor = made.create()
+            await successor.start()
+            assert (await answer(successor, request("say 1")))[0] == "end"
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(talk())
+
+
+PARENT = """
+import asyncio
+from orchestrator.runners.torch.process import HostProcess
+from orchestrator.runners.torch.settings import TorchSettings
+from tests.fakes import model_host
+
+async def main():
+    host = HostProcess.spawn(
+        TorchSettings(model="fake"), on_progress=lambda line: None, program=model_host.PROGRAM
+    )
+    await host.ready()
+    print(host.pid, flush=True)
+    await asyncio.get_running_loop().create_future()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_host_does_not_outlive_a_parent_that_was_killed():
+    async with asyncio.timeout(5):
+        parent = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", PARENT), stdout=asyncio.subprocess.PIPE
+        )
+        assert parent.stdout is not None
+        host = os.pidfd_open(int(await parent.stdout.readline()))
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(host, ended.set)
+
+        parent.kill()
+        await parent.wait()
+
+        await ended.wait()
+        loop.remove_reader(host)
+        os.close(host)
