@@ -7,11 +7,16 @@ Each request takes the next script; the last one serves all that follow.
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+CERTIFICATE = Path(__file__).with_name("loopback.pem")
+"""Signed by itself for 127.0.0.1, with its key, which protects nothing."""
 
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -114,9 +119,11 @@ class SseServer:
 
     Args:
         scripts: One for each request, in order; the last serves all that follow.
+        tls: Speaks https with the certificate in `CERTIFICATE`.
     """
 
-    def __init__(self, *scripts: Script) -> None:
+    def __init__(self, *scripts: Script, tls: bool = False) -> None:
+        self._tls = tls
         self.scripts = list(scripts)
         self.requests: list[Recorded] = []
         self._arrived = asyncio.Event()
@@ -125,7 +132,13 @@ class SseServer:
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1024)
+        context = None
+        if self._tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(CERTIFICATE)
+        self._server = await asyncio.start_server(
+            self._accept, "127.0.0.1", 0, backlog=1024, ssl=context
+        )
         return self
 
     async def __aexit__(
@@ -144,7 +157,8 @@ class SseServer:
     def url(self) -> str:
         """The base URL to configure."""
         assert self._server is not None
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+        scheme = "https" if self._tls else "http"
+        return f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
 
     async def arrived(self, count: int = 1) -> None:
         """Waits until that many requests have come."""

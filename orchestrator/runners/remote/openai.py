@@ -106,8 +106,7 @@ class OpenAIRunner:
             provider=settings.provider,
             again=request.idempotent,
         )
-        async with contextlib.aclosing(response):
-            body = Body(response, settings.provider)
+        async with contextlib.aclosing(Body(response, settings.provider)) as body:
             if not response.is_success:
                 refusal = await body.refusal(secret)
                 raise refusal

@@ -57,7 +57,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             response = await self._session.request(
                 request.method,
                 yarl.URL(str(request.url), encoded=True),
-                headers=request.headers.items(),
+                headers=[(name.decode(), value.decode()) for name, value in request.headers.raw],
                 data=request.content or None,
                 allow_redirects=False,
                 trace_request_ctx=request.extensions.get("trace"),

@@ -6,7 +6,8 @@ answer; whether that is complete is decided by whoever reads it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import cast
 
 import httpx
 
@@ -117,7 +118,7 @@ class Body:
     """Reads an answer's bytes, decompressed.
 
     Args:
-        response: Closed by whoever opened it.
+        response: Closed with the body.
         provider: The name for people.
     """
 
@@ -130,6 +131,12 @@ class Body:
         self._fault: httpx.RequestError | None = None
         self._head = b""
         self._peeked: bytes | None = None
+
+    async def aclose(self) -> None:
+        """Gives the connection back if all was read, else cuts it."""
+        if isinstance(self._reads, AsyncGenerator):
+            await cast("AsyncGenerator[bytes]", self._reads).aclose()
+        await self._response.aclose()
 
     async def read(self, deadline: float | None = None) -> bytes | None:
         """Returns what has come, or None at the end: of the body, the connection or the time.

@@ -1,11 +1,14 @@
 import asyncio
 import contextlib
+import gzip
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from orchestrator.errors import (
+    ConfigError,
     ContextLengthExceededError,
     OrchestratorError,
     UpstreamAuthenticationError,
@@ -16,11 +19,14 @@ from orchestrator.errors import (
     UpstreamRateLimitedError,
     UpstreamServerError,
     UpstreamTruncatedError,
+    WorkerHungError,
 )
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.request import Message, SamplingParams
 from orchestrator.runners.lease import Step, StepLimits
+from orchestrator.runners.remote.openai import OpenAISettings, factory
 from tests.fakes.sse_server import (
+    CERTIFICATE,
     LAST_CHUNK,
     Close,
     Reset,
@@ -442,3 +448,126 @@ async def test_an_error_of_httpx_without_a_text_still_says_what_happened(
     assert isinstance(found.error, OrchestratorError)
     assert "ReadError" in str(found.error)
     assert found.error.root_cause is failure
+
+
+async def test_a_provider_behind_its_own_authority_is_trusted_when_told_so():
+    async with (
+        SseServer(answer(*HELLO, DONE), tls=True) as server,
+        asking(server, ca_file=str(CERTIFICATE)) as trusting,
+        asking(server, verify=False) as careless,
+        asking(server) as careful,
+    ):
+        assert (await trusting.ask()).text == "Hello"
+        assert (await careless.ask()).text == "Hello"
+        assert isinstance((await careful.ask()).error, UpstreamConnectError)
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_an_authority_that_cannot_be_read_is_a_fault_of_the_config(
+    tmp_path: Path, content: str | None
+):
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+
+    with pytest.raises(ConfigError, match=r"ca\.pem"):
+        factory(OpenAISettings(base_url="https://x.test", model="m", ca_file=str(path)))
+
+
+async def test_the_rest_of_the_protocol_waits_for_what_never_comes():
+    async with asking("http://127.0.0.1:1/v1") as asker:
+        runner = asker.runner
+        await runner.start()
+        died = asyncio.ensure_future(runner.closed())
+        runner.hung(WorkerHungError("a step"))
+        await runner.aclose()
+        await asyncio.sleep(0)
+
+        assert not died.done()
+        assert repr(runner) == "<OpenAIRunner m at 127.0.0.1>"
+        assert not runner.abilities.resumable
+        died.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await died
+
+
+async def test_no_setting_that_is_a_secret_shows_in_a_repr():
+    settings = OpenAISettings(
+        base_url="x", model="m", api_key=lambda: "hush", headers={"authorization": "hush"}
+    )
+
+    assert "hush" not in repr(settings)
+    assert "api_key" not in repr(settings)
+
+
+async def test_an_answer_that_grows_without_end_is_refused():
+    flood = [Send(framed(b" " * (1 << 20)))] * 17
+    script = [Send(head(content_type="application/json") + framed(b"{")), *flood, Stall()]
+
+    async with SseServer(script) as server, asking(server) as asker:
+        found = await asker.ask()
+        async with asyncio.timeout(5):
+            await server.requests[0].peer_gone.wait()
+
+    assert isinstance(found.error, UpstreamProtocolError)
+    assert "larger than" in str(found.error)
+
+
+async def test_an_event_that_grows_without_end_is_refused():
+    flood = [Send(framed(b"x" * (1 << 20)))] * 17
+
+    found = await asked_once(Send(head() + framed(b"data: ")), *flood, Stall())
+
+    assert isinstance(found.error, UpstreamProtocolError)
+
+
+async def test_a_refusal_of_any_length_is_read_only_in_part():
+    flood = [Send(framed(b"x" * (1 << 16)))] * 4
+
+    found = await asked_once(Send(head(500)), *flood, Stall())
+
+    assert isinstance(found.error, UpstreamServerError)
+
+
+async def test_blank_lines_before_the_first_event_change_nothing():
+    blank = [Send(framed(b"\n")), Send(framed(b" ")), Send(framed(b"\r\n"))]
+
+    found = await asked_once(Send(head()), *blank, Send(framed(b"".join(HELLO) + DONE)), Stall())
+
+    assert found.text == "Hello"
+
+
+async def test_an_unterminated_last_event_without_a_finish_still_brings_its_token():
+    found = await asked_once(Send(POLITE_END + HELLO[0].strip()), Close())
+
+    assert found.text == "Hel"
+    assert isinstance(found.error, UpstreamTruncatedError)
+
+
+async def test_cancelling_behind_tls_waits_for_no_farewell():
+    script = [Send(head() + framed(HELLO[0])), Stall()]
+    async with (
+        SseServer(script, tls=True) as server,
+        asking(server, ca_file=str(CERTIFICATE)) as asker,
+        asyncio.timeout(5),
+    ):
+        asked = asyncio.create_task(asker.ask())
+        await server.arrived()
+
+        asked.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        await server.requests[0].peer_gone.wait()
+
+
+async def test_closing_in_the_middle_of_a_compressed_body_closes_the_connection():
+    body = gzip.compress(b"".join(HELLO))
+    script = [Send(head(extra=["content-encoding: gzip"]) + framed(body)), Stall()]
+    async with SseServer(script) as server, asking(server) as asker, asyncio.timeout(5):
+        lease = a_lease()
+        async with contextlib.aclosing(asker.runner.generate(a_request(), lease)) as events:
+            assert await anext(events) == TokenChunk("Hel")
+
+        await server.requests[0].peer_gone.wait()
+        lease.disarm()
