@@ -121,12 +121,13 @@ async def attempt(
     except CircuitOpenError as refusal:
         permit.release()
         return refusal
+    result: _Result | None = None
     try:
         result = await _stream(request, epoch, gates.limits, runner, record)
-    except asyncio.CancelledError:
-        gates.breaker.no_verdict(era)
-        permit.settle(permit.tokens)
-        raise
+    finally:
+        if result is None:  # canceled, or a SystemExit of the runner, which ends the worker
+            gates.breaker.no_verdict(era)
+            permit.settle(permit.tokens)
     permit.settle(result.tokens)
     if result.error is not None:
         gates.breaker.failed(era, result.error)
@@ -195,6 +196,8 @@ async def _stream(
                 if isinstance(event, Finished):
                     if event.usage is not None:
                         tokens = event.usage.total_tokens
+                    # noted before the reader wakes, who may look at it at once
+                    record.outcome, record.ended_at = "done", loop.time()
                     return _Result(None, tokens, whole=channel.end(event, epoch))
                 if record.first_token_at is None:
                     record.first_token_at = loop.time()

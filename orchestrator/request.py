@@ -181,7 +181,7 @@ class AttemptRecord:
     first_token_at: float | None = None
     ended_at: float | None = None
     outcome: str = "running"
-    """`done`, `retried`, `gave_up`, `interrupted`, `canceled`, or `running`."""
+    """`done`, `retried`, `gave_up`, `interrupted`, `canceled`, `worker_lost`, or `running`."""
     error: str | None = None
     """Class and text of what went wrong, None if nothing did."""
 

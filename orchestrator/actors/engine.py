@@ -118,9 +118,15 @@ class Engine(LoopActor):
 
     @override
     async def release(self) -> None:
-        """Forgets the timer."""
+        """Forgets the timer and settles what was assigned.
+
+        An assignment that a killed worker never took up would keep its permit for ever.
+        """
         if self._timer is not None:
             self._timer.cancel()
+        for slot in self._slots.values():
+            if slot.permit is not None:
+                slot.permit.settle(slot.permit.tokens)
 
     def _dispatch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -130,17 +136,28 @@ class Engine(LoopActor):
             if ticket is None:
                 self._wake_at(self._queue.next_time())
                 return
-            if (refusal := self._gates.breaker.refusal(now)) is not None:
+            if (refusal := self._refusal(ticket, now)) is not None:
                 self._queue.pop(ticket)
-                self._give_up(ticket, refusal)
+                # a gate that refuses the retry must not hide why there was one
+                self._give_up(ticket, ticket.request.first_error or refusal)
                 continue
             tokens = ticket.request.estimated_tokens
             permit = self._gates.limiter.reserve(tokens, now)
             if permit is None:
-                self._wake_at(self._gates.limiter.ready_at(tokens, now))
+                self._wait(self._gates.limiter.ready_at(tokens, now))
                 return
             self._queue.pop(ticket)
             self._assign(self._idle.popleft(), ticket, permit, now)
+
+    def _refusal(self, ticket: Ticket, now: float) -> OrchestratorError | None:
+        """Why the request can't be served in time here, or None if it may be."""
+        patience = min(self._gates.retry.longest_wait, ticket.request.deadline - now)
+        return self._gates.breaker.refusal(now) or self._gates.limiter.refusal(patience, now)
+
+    def _wait(self, ready_at: float) -> None:
+        """Looks again when the first in the queue gets its permit, or one before it is due."""
+        due = self._queue.next_time()
+        self._wake_at(ready_at if due is None else min(ready_at, due))
 
     def _assign(self, worker: str, ticket: Ticket, permit: Permit, now: float) -> None:
         slot = self._slots[worker]
@@ -184,7 +201,7 @@ class Engine(LoopActor):
     def _give_up(self, ticket: Ticket, error: OrchestratorError) -> None:
         first = ticket.request.first_error
         if isinstance(error, CircuitOpenError) and first is not None:
-            error = first  # a gate that refuses the retry must not hide why there was one
+            error = first  # as above, for an attempt that came too late for the breaker
         _remember(ticket, error)
         self._inflight.give_up(ticket, error)
 

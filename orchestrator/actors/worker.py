@@ -32,6 +32,7 @@ from orchestrator.attempt import (
     outcome_name,
 )
 from orchestrator.errors import OrchestratorError, WorkerCrashedError, WorkerStartError, describe
+from orchestrator.events import Finished
 from orchestrator.request import AttemptRecord
 from orchestrator.runners.base import Runner
 
@@ -149,6 +150,10 @@ class RemoteWorker(LoopActor):
         )
         self._attempt = self.spawn(work, lambda result: self._finish(assign, record, result))
 
+    def _was_aborted(self, assign: Assign) -> bool:
+        # a cancel that nobody asked for was made up by the runner: it is broken
+        return assign.request.channel.ending is not None
+
     def _finish(
         self,
         assign: Assign,
@@ -167,8 +172,9 @@ class RemoteWorker(LoopActor):
                 now=now,
             )
         elif result is None:
-            outcome = Done() if assign.request.channel.ending is not None else Canceled()
-        elif isinstance(result, asyncio.CancelledError):
+            whole = isinstance(assign.request.channel.ending, Finished)
+            outcome = Done() if whole else Canceled()
+        elif isinstance(result, asyncio.CancelledError) and self._was_aborted(assign):
             outcome = Canceled()
         else:
             # the slot itself is broken: the engine settles the request when it learns of the death

@@ -9,7 +9,8 @@ Built on aiolimiter's leaky buckets, one for requests and one for tokens. Rules:
     2. A permit reserves an estimate of tokens; `settle` corrects it by what was really used,
        `release` gives all of it back when nothing was sent.
     3. After a 429 the key pauses until the latest time that any answer named.
-    4. A request above a whole bucket can never pass; `check` refuses it at admission.
+    4. A pause that is longer than anybody's patience isn't waited for: `refusal` says so at once.
+    5. A request above a whole bucket can never pass; `check` refuses it at admission.
 
 At the provider no more than burst + rate x t attempts start in any time t.
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 from aiolimiter import AsyncLimiter
 
-from orchestrator.errors import RequestTooLargeError
+from orchestrator.errors import RequestTooLargeError, UpstreamRateLimitedError
 
 MINUTE = 60.0
 BURST_SHARE = 0.1
@@ -143,6 +144,20 @@ class RateLimiter:
     def pause(self, until: float) -> None:
         """Starts nothing until then; of several times the latest counts (loop time, seconds)."""
         self.paused_until = max(self.paused_until, until)
+
+    def refusal(self, patience: float, now: float) -> UpstreamRateLimitedError | None:
+        """Looks without taking anything: an error if the key pauses longer than that, or None.
+
+        Args:
+            patience: Seconds that the request can wait for the end of a pause.
+            now: Loop time, seconds.
+        """
+        wait = self.paused_until - now
+        if wait <= 0 or wait < patience:
+            return None
+        return UpstreamRateLimitedError(
+            f"the provider asked for a pause; it ends in {wait:.1f} s", retry_after=wait
+        )
 
     def close(self, _permit: Permit, tokens: int, *, requests: int = 0) -> None:
         """A permit's end, called by the permit itself with the corrections."""

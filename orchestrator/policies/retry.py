@@ -94,6 +94,11 @@ class RetryPolicy:
         )
         self._machinery = tenacity.AsyncRetrying()
 
+    @property
+    def longest_wait(self) -> float:
+        """Seconds beyond which a hint of the server is not waited for."""
+        return self._settings.max_backoff
+
     def next_try(
         self, error: OrchestratorError, *, attempts: int, now: float, deadline: float
     ) -> float | None:
