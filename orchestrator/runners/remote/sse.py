@@ -104,9 +104,6 @@ class SseDecoder:
 
     def flush(self) -> ServerSentEvent | None:
         """Ends the stream and returns the event that lacks its blank line, if there is one."""
-        if self._head:
-            self._open_line.append(self._head)
-            self._head = None
         events: list[ServerSentEvent] = []
         self._take_lines(b"\n\n", events)
         return events[0] if events else None

@@ -73,6 +73,7 @@ async def test_the_body_says_what_was_asked_and_nothing_that_was_not():
             server.url + "/",
             api_key=lambda: "k-1",
             organization="org",
+            project="proj",
             headers={"X-Team": "infra"},
             extra_body={"top_k": 5, "user": "deployment"},
         ) as asker,
@@ -91,6 +92,7 @@ async def test_the_body_says_what_was_asked_and_nothing_that_was_not():
         assert asked.line == "POST /v1/chat/completions HTTP/1.1"
         assert asked.headers["authorization"] == "Bearer k-1"
         assert asked.headers["openai-organization"] == "org"
+        assert asked.headers["openai-project"] == "proj"
         assert asked.headers["x-team"] == "infra"
         assert asked.json == {
             "model": "m",
@@ -571,3 +573,12 @@ async def test_closing_in_the_middle_of_a_compressed_body_closes_the_connection(
 
         await server.requests[0].peer_gone.wait()
         lease.disarm()
+
+
+async def test_a_whole_answer_without_a_text_ends_without_a_chunk():
+    whole = {"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}
+
+    found = await asked_once(*refusal(200, whole))
+
+    assert found.chunks == []
+    assert found.ending == Finished(FinishReason.STOP)

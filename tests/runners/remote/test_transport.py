@@ -32,20 +32,23 @@ async def test_what_came_before_a_reset_is_read_though_the_reader_comes_late():
     until = asyncio.Event()
     script = [Send(head() + framed(b"first")), Wait(until), Send(framed(b"second")), Reset()]
     transport = AiohttpTransport()
-    async with SseServer(script) as server, asyncio.timeout(5):
+    async with SseServer(script, answer(delta("x"))) as server, asyncio.timeout(5):
         response = await transport.handle_async_request(a_post(server))
         assert isinstance(response.stream, httpx.AsyncByteStream)
         reads = aiter(response.stream)
         assert await anext(reads) == b"first"
 
         until.set()
-        await server.ended()  # the reset has gone out, and nobody reads
-        await asyncio.sleep(0)
+        await server.ended()
+        # Nobody reads meanwhile: after a whole other exchange the reset has been noticed, too.
+        other = await transport.handle_async_request(a_post(server))
+        await other.aread()
 
         assert await anext(reads) == b"second"
         with pytest.raises(httpx.RequestError):
             await anext(reads)
         await response.aclose()
+        await other.aclose()
         await transport.aclose()
 
 
