@@ -26,7 +26,7 @@ can't end an engine.
     ├── WorkerError                       scope worker: a slot or its model host failed
     │   └── WorkerCrashedError, WorkerHungError, WorkerStartError
     └── EngineError                       scope engine
-        └── EngineUnhealthyError, EngineDrainingError, InternalError
+        └── EngineUnhealthyError, EngineDrainingError, LoopBlockedError, InternalError
 """
 
 from typing import ClassVar, Literal
@@ -345,6 +345,16 @@ class EngineDrainingError(EngineError):
     """The service is stopping and takes nothing new, or its drain limit ended this request."""
 
     code = "draining"
+
+
+class LoopBlockedError(EngineError):
+    """The event loop did not answer for more than a second; what it watched was unwatched."""
+
+    code = "loop_blocked"
+
+    def __init__(self, seconds: float) -> None:
+        """Tells for how many seconds."""
+        super().__init__(f"the event loop was blocked for {seconds:.1f} s")
 
 
 class InternalError(EngineError):

@@ -15,13 +15,15 @@ from typing import assert_never
 from orchestrator import config as sections
 from orchestrator import metrics
 from orchestrator.actors.engine import Engine
-from orchestrator.actors.messages import AttemptEnded, Shutdown, Wake
+from orchestrator.actors.messages import AttemptEnded, Poison, Shutdown, Wake
 from orchestrator.actors.messages import Gone as GoneMessage
+from orchestrator.actors.monitor import LoopMonitor
 from orchestrator.actors.runtime import OnDeath, Ref, ended, tell
 from orchestrator.actors.supervisor import Supervision, Supervisor
 from orchestrator.actors.worker import RemoteWorker, WorkerSettings
 from orchestrator.attempt import Gates
 from orchestrator.config import Config
+from orchestrator.errors import LoopBlockedError
 from orchestrator.inflight import Fault, Inflight, Poisoned, StateName, Ticket
 from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.queue import PriorityQueue
@@ -265,6 +267,13 @@ class RunningDeployment:
             retry_after=self.inflight.restart_after if fault else None,
         )
 
+    def poison(self, stage: str, cause: BaseException) -> None:
+        """Ends the engine's generation because of something outside of its actors."""
+        fault = self._fault(stage, cause)
+        if self._supervisor is None or not tell(self._supervisor, Poison(fault)):
+            self.inflight.restart_after = None
+            self.inflight.poison(fault)
+
     async def aclose(self) -> None:
         """Ends what is left of its requests, its actors and what its runners share."""
         self.inflight.stop()
@@ -320,19 +329,22 @@ class RunningDeployment:
         if cause is None:
             return
         self.inflight.restart_after = None
-        fault = Fault(
-            scope="engine",
-            stage="supervise",
-            worker=None,
-            epoch=None,
-            cause=cause,
-            at=asyncio.get_running_loop().time(),
-            fault_id=f"{self.plan.name}-{self.inflight.generation}-supervisor",
-        )
+        fault = self._fault("supervise", cause)
         if self.inflight.poison(fault):
             logger.error(
                 "the supervisor of %s died: %s", self.plan.name, fault.describe(), exc_info=cause
             )
+
+    def _fault(self, stage: str, cause: BaseException) -> Fault:
+        return Fault(
+            scope="engine",
+            stage=stage,
+            worker=None,
+            epoch=None,
+            cause=cause,
+            at=asyncio.get_running_loop().time(),
+            fault_id=f"{self.plan.name}-{self.inflight.generation}-{stage.replace(' ', '-')}",
+        )
 
 
 class System:
@@ -341,11 +353,18 @@ class System:
     Args:
         plans: The deployments; each is also a route of its own name.
         routes: Further routes: deployments by name, in failover order.
+        monitored: Whether a thread watches the loop; a simulated loop has no threads.
     """
 
     def __init__(
-        self, plans: Sequence[DeploymentPlan], routes: Mapping[str, Sequence[str]] | None = None
+        self,
+        plans: Sequence[DeploymentPlan],
+        routes: Mapping[str, Sequence[str]] | None = None,
+        *,
+        monitored: bool = True,
     ) -> None:
+        self._monitored = monitored
+        self._monitor: LoopMonitor | None = None
         next_epoch = itertools.count(1).__next__
         self._deployments = {plan.name: RunningDeployment(plan, next_epoch) for plan in plans}
         orders = dict(routes or {}) | {name: [name] for name in self._deployments}
@@ -360,6 +379,8 @@ class System:
         """Starts every deployment; returns while their runners are still getting ready."""
         for deployment in self._deployments.values():
             deployment.start()
+        if self._monitored:
+            self._watch_the_loop()
 
     def health(self) -> list[DeploymentHealth]:
         """The state of every deployment."""
@@ -401,10 +422,25 @@ class System:
 
     async def aclose(self) -> None:
         """Ends everything; what still runs gets `EngineDrainingError`."""
+        if self._monitor is not None:
+            self._monitor.stop()
         for deployment in self._deployments.values():
             deployment.inflight.stop()
         for deployment in self._deployments.values():
             await deployment.aclose()
+
+    def _watch_the_loop(self) -> None:
+        self._monitor = LoopMonitor(asyncio.get_running_loop(), self._loop_was_blocked)
+        try:
+            self._monitor.start()
+        except RuntimeError as error:  # fail closed: nobody would see a blocked loop
+            self._monitor = None
+            for deployment in self._deployments.values():
+                deployment.poison("monitor", error)
+
+    def _loop_was_blocked(self, seconds: float) -> None:
+        for deployment in self._deployments.values():
+            deployment.poison("event loop", LoopBlockedError(seconds))
 
     def _route(self, name: str, order: Sequence[str]) -> Route:
         deployments = [self._deployments[deployment] for deployment in order]

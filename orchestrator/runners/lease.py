@@ -4,12 +4,18 @@ A hang is missing progress, never age: the lease runs only while a step runs, so
 queue or for a permit can't trip it, and a stream may last for ever as long as tokens come. Progress
 is a token or a completed step; bytes, keep-alive comments and heartbeats are none. There is one
 timer per attempt, which looks at the newest deadline when it fires; a token costs one clock read.
+
+A timer that itself comes late proves that this process was held up, not that the worker was: what
+the worker sent meanwhile may lie unread. Then the lease looks once more, after as long again.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+
+LATENESS = 0.1
+"""Seconds by which a timer may be late before the process itself is to blame."""
 
 
 class Step(StrEnum):
@@ -49,6 +55,7 @@ class Lease:
 
     __slots__ = (
         "_budget",
+        "_due_at",
         "_limits",
         "_loop",
         "_on_expired",
@@ -64,6 +71,7 @@ class Lease:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._budget = 0.0
+        self._due_at = 0.0
         self.step: Step | None = None
         """The step that runs; None while disarmed."""
         self.deadline = 0.0
@@ -83,11 +91,11 @@ class Lease:
         self.step = step
         self._budget = self._limits.of(step)
         self.deadline = self._loop.time() + self._budget
-        if self._timer is not None and self._timer.when() > self.deadline:
+        if self._timer is not None and self._due_at > self.deadline:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._timer = self._loop.call_at(self.deadline, self._look)
+            self._set_timer()
 
     def progress(self) -> None:
         """A token came or a step was completed: the running step starts anew."""
@@ -100,12 +108,19 @@ class Lease:
             self._timer.cancel()
             self._timer = None
 
+    def _set_timer(self) -> None:
+        self._due_at = self.deadline
+        self._timer = self._loop.call_at(self.deadline, self._look)
+
     def _look(self) -> None:
+        lateness = self._loop.time() - self._due_at
         self._timer = None
         if self.step is None or self.expired:
             return
+        if lateness > LATENESS:
+            self.deadline = max(self.deadline, self._loop.time() + min(lateness, self._budget))
         if self._loop.time() < self.deadline:
-            self._timer = self._loop.call_at(self.deadline, self._look)
+            self._set_timer()
             return
         self.expired = True
         self._on_expired(self)
