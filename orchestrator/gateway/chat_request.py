@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
@@ -23,6 +24,9 @@ _MISSING = re.compile(r"missing required field `(.+?)`")
 TIMEOUT_HEADER = "x-request-timeout"
 
 
+Anything = Annotated[object, msgspec.Meta(extra_json_schema={"description": "Any JSON value."})]
+
+
 class StreamOptions(msgspec.Struct):
     """How a stream is told, besides its text."""
 
@@ -33,7 +37,7 @@ class ChatCompletionRequest(msgspec.Struct, kw_only=True):
     """The fields that mean something here; all others are passed on."""
 
     model: str
-    messages: list[dict[str, object]]
+    messages: list[dict[str, Anything]]
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None

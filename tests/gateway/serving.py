@@ -1,0 +1,85 @@
+"""A gateway on a real socket over a real system, whose runners are scripted."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Unpack
+
+import httpx
+
+from orchestrator.gateway.app import Gateway
+from orchestrator.gateway.listener import Listener, bind
+from orchestrator.wiring import System
+from tests.fakes.scripted import Stage
+from tests.fakes.systems import Settings, running
+
+CHAT = "/v1/chat/completions"
+MAX_BODY = 1 << 20
+
+
+@dataclass
+class Served:
+    url: str
+    port: int
+    system: System
+    gateway: Gateway
+    client: httpx.AsyncClient
+
+    async def ask(self, **members: object) -> httpx.Response:
+        return await self.client.post(CHAT, json=body(**members))
+
+    async def idle(self) -> None:
+        """Waits until no deployment holds a request."""
+        for deployment in self.system.deployments.values():
+            gone = asyncio.Event()
+            deployment.inflight.when_idle(gone.set)
+            await gone.wait()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets everything else run until something has come to pass that has no event."""
+    while not condition():  # noqa: ASYNC110 - neither a queue's length nor a call has an event
+        await asyncio.sleep(0)
+
+
+def body(**members: object) -> dict[str, object]:
+    return {"model": "m", "messages": [{"role": "user", "content": "hi"}]} | members
+
+
+def events(text: str) -> list[dict[str, object] | str]:
+    """The data of each event of a stream; `[DONE]` stays text."""
+    data = [block.removeprefix("data: ") for block in text.split("\n\n") if block]
+    return [item if item == "[DONE]" else json.loads(item) for item in data]
+
+
+def text_of(stream: str) -> str:
+    pieces: list[str] = []
+    for event in events(stream):
+        if isinstance(event, dict):
+            pieces += [choice["delta"].get("content", "") for choice in event.get("choices", [])]
+    return "".join(pieces)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    stages: Mapping[str, Stage],
+    routes: Mapping[str, Sequence[str]] | None = None,
+    *,
+    access_log: bool = True,
+    **settings: Unpack[Settings],
+) -> AsyncGenerator[Served]:
+    async with running(stages, routes, **settings) as system:
+        gateway = Gateway(system, max_body=MAX_BODY, access_log=access_log)
+        with bind("127.0.0.1", 0) as sock:
+            listener = Listener(gateway, sock)
+            task = asyncio.create_task(listener.run_until_closed())
+            try:
+                await listener.listening.wait()
+                url = f"http://127.0.0.1:{listener.port}"
+                async with httpx.AsyncClient(base_url=url, timeout=5) as client:
+                    yield Served(url, listener.port, system, gateway, client)
+            finally:
+                listener.close()
+                await task
