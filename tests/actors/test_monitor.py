@@ -55,7 +55,7 @@ async def test_a_blocked_loop_poisons_and_a_new_generation_serves() -> None:
     hold = asyncio.Event()
     stage = Stage(lambda _request, call: [hold, DONE] if call == 0 else ["x", DONE])
 
-    async with asyncio.timeout(10), running({"m": stage}, slots=1) as system:
+    async with asyncio.timeout(10), running({"m": stage}, monitored=True, slots=1) as system:
         victim = make_request()
         system.router.submit(victim)
         changed = asyncio.Event()
@@ -85,7 +85,7 @@ async def test_a_monitor_that_cannot_start_serves_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr(LoopMonitor, "start", no_thread)
     stage = Stage(lambda _request, _call: ["x", DONE])
 
-    async with asyncio.timeout(5), running({"m": stage}, slots=1) as system:
+    async with asyncio.timeout(5), running({"m": stage}, monitored=True, slots=1) as system:
         request = make_request()
         system.router.submit(request)
         answer = await read(request)

@@ -78,6 +78,7 @@ async def running(
     routes: Mapping[str, Sequence[str]] | None = None,
     *,
     ready: bool = True,
+    monitored: bool = False,
     **settings: Unpack[Settings],
 ) -> AsyncGenerator[System]:
     """A started system with a deployment per stage, ready if that is wanted; closed at the end."""
@@ -85,7 +86,7 @@ async def running(
         DeploymentPlan(name=name, factory=stage.factory(), **settings)
         for name, stage in stages.items()
     ]
-    system = System(plans, routes, monitored=False)
+    system = System(plans, routes, monitored=monitored)
     system.start()
     try:
         if ready:
