@@ -56,18 +56,22 @@ class RetryBudget:
             self._accepted[-1][1] += 1
         else:
             self._accepted.append([second, 1])
+            self._forget(now)
         self._accepted_in_window += 1
 
     def spend(self, now: float) -> bool:
         """Takes the right to one retry, or says that there is none left."""
-        while self._accepted and self._accepted[0][0] < now - self._window:
-            self._accepted_in_window -= int(self._accepted.popleft()[1])
+        self._forget(now)
         while self._spent and self._spent[0] <= now - self._window:
             self._spent.popleft()
         if len(self._spent) + 1 > self._share * self._accepted_in_window + self._floor:
             return False
         self._spent.append(now)
         return True
+
+    def _forget(self, now: float) -> None:
+        while self._accepted and self._accepted[0][0] < now - self._window:
+            self._accepted_in_window -= int(self._accepted.popleft()[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

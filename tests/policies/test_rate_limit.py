@@ -1,0 +1,284 @@
+"""Permits: what the provider sees is never more than what was allowed."""
+
+import asyncio
+import inspect
+
+import hypothesis.strategies as st
+import pytest
+from aiolimiter import AsyncLimiter
+from hypothesis import given, settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from orchestrator.chaos.simulation.loop import SimLoop
+from orchestrator.chaos.simulation.world import run
+from orchestrator.errors import RequestTooLargeError
+from orchestrator.policies.rate_limit import Permit, RateLimiter, RateLimits, _Bucket
+
+
+def limiter(*, rpm: float | None = None, tpm: float | None = None) -> RateLimiter:
+    return RateLimiter(RateLimits(requests_per_minute=rpm, tokens_per_minute=tpm))
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@pytest.mark.parametrize("name", ["_level", "_rate_per_sec", "_last_check", "max_rate"])
+def test_aiolimiter_still_has_the_arithmetic_that_the_bucket_uses(name: str) -> None:
+    assert name in AsyncLimiter.__slots__
+
+
+def test_aiolimiter_still_leaks_by_the_loops_clock() -> None:
+    async def main() -> tuple[float, float]:
+        bucket = AsyncLimiter(10, 5)
+        assert bucket.has_capacity(10)
+        bucket._level = 10.0
+        await asyncio.sleep(1.0)
+        bucket._leak()
+        return bucket._level, bucket._rate_per_sec
+
+    assert run(0, main) == (8.0, 2.0)
+    assert list(inspect.signature(AsyncLimiter.has_capacity).parameters) == ["self", "amount"]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    rpm=st.sampled_from([1.0, 7.0, 60.0, 600.0, 6000.0]),
+    gaps=st.lists(st.sampled_from([0.0, 0.01, 0.3, 2.0, 25.0]), min_size=1, max_size=40),
+)
+def test_i13_no_window_sees_more_starts_than_burst_and_rate_allow(
+    rpm: float, gaps: list[float]
+) -> None:
+    async def main() -> list[float]:
+        permits = limiter(rpm=rpm)
+        starts: list[float] = []
+        for gap in gaps:
+            await asyncio.sleep(gap)
+            while (permit := permits.reserve(1, now())) is not None:
+                permit.settle(1)
+                starts.append(now())
+        return starts
+
+    starts = run(0, main)
+
+    burst = max(1.0, rpm * 0.1)
+    for first, begin in enumerate(starts):
+        for last in range(first, len(starts)):
+            allowed = burst + (starts[last] - begin) * rpm / 60
+            assert last - first + 1 <= allowed + 1e-6
+
+
+def test_a_request_may_start_exactly_when_ready_at_said() -> None:
+    async def main() -> list[float]:
+        permits = limiter(rpm=60)
+        starts: list[float] = []
+        for _ in range(12):
+            while (permit := permits.reserve(1, now())) is None:  # noqa: ASYNC110 - it is told when
+                await asyncio.sleep(permits.ready_at(1, now()) - now())
+            permit.settle(1)
+            starts.append(round(now(), 3))
+        return starts
+
+    # a burst of a tenth of a minute, then one per second
+    assert run(0, main) == [0.0] * 6 + [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+def test_a1_a_big_permit_is_not_starved_by_small_ones() -> None:
+    async def main() -> float:
+        permits = limiter(tpm=600)
+        first = permits.reserve(600, now())
+        assert first is not None
+        first.settle(600)
+        # the engine asks for the head of its queue only, so the small ones wait behind it
+        queue = [500, *([10] * 50)]
+        while queue[0] == 500:
+            permit = permits.reserve(queue[0], now())
+            if permit is not None:
+                permit.settle(queue.pop(0))
+                return now()
+            await asyncio.sleep(permits.ready_at(queue[0], now()) - now())
+        return -1.0
+
+    assert run(0, main) == pytest.approx(50.0)
+
+
+def test_what_was_not_used_comes_back_when_the_permit_is_settled() -> None:
+    async def main() -> tuple[bool, bool]:
+        permits = limiter(tpm=1000)
+        permit = permits.reserve(1000, now())
+        assert permit is not None
+        before = permits.reserve(900, now()) is not None
+        permit.settle(100)
+        return before, permits.reserve(900, now()) is not None
+
+    assert run(0, main) == (False, True)
+
+
+def test_what_was_used_beyond_the_estimate_is_waited_for_later() -> None:
+    async def main() -> float:
+        permits = limiter(tpm=600)
+        permit = permits.reserve(10, now())
+        assert permit is not None
+        permit.settle(900)
+        return permits.ready_at(1, now())
+
+    assert run(0, main) == pytest.approx(30.1)
+
+
+def test_a_release_gives_back_the_request_and_its_tokens() -> None:
+    async def main() -> tuple[object, bool]:
+        permits = limiter(rpm=1, tpm=100)
+        permit = permits.reserve(100, now())
+        assert permit is not None
+        refused = permits.reserve(100, now())
+        permit.release()
+        return refused, permits.reserve(100, now()) is not None
+
+    assert run(0, main) == (None, True)
+
+
+def test_a_permit_is_given_back_once_however_often_it_is_asked() -> None:
+    async def main() -> int:
+        permits = limiter(rpm=600, tpm=1000)
+        permit = permits.reserve(100, now())
+        assert permit is not None
+        permit.settle(50)
+        permit.release()
+        permit.settle(0)
+        assert permits._tokens is not None
+        assert permits._tokens._level == 50
+        return permits.outstanding
+
+    assert run(0, main) == 0
+
+
+def test_a_refused_reservation_takes_nothing_from_either_bucket() -> None:
+    async def main() -> tuple[float, float]:
+        permits = limiter(rpm=600, tpm=100)
+        assert permits.reserve(80, now()) is not None
+        for _ in range(50):
+            assert permits.reserve(80, now()) is None
+        assert permits._requests is not None
+        assert permits._tokens is not None
+        return permits._requests._level, permits._tokens._level
+
+    assert run(0, main) == (1.0, 80.0)
+
+
+def test_of_several_pauses_the_latest_counts() -> None:
+    async def main() -> tuple[object, float]:
+        permits = limiter()
+        permits.pause(5.0)
+        permits.pause(30.0)
+        permits.pause(10.0)
+        return permits.reserve(1, 29.9), permits.ready_at(1, 0.0)
+
+    assert run(0, main) == (None, 30.0)
+
+
+def test_a_pause_is_refused_only_to_those_who_cannot_wait_for_it() -> None:
+    permits = limiter()
+    permits.pause(100.0)
+
+    assert permits.refusal(20.0, 90.0) is None
+    refusal = permits.refusal(20.0, 60.0)
+    assert refusal is not None
+    assert refusal.retry_after == 40.0
+    assert permits.refusal(0.0, 100.0) is None
+
+
+def test_a3_a_request_above_a_whole_bucket_is_refused_at_admission() -> None:
+    permits = limiter(tpm=1000)
+
+    permits.check(1000)
+    with pytest.raises(RequestTooLargeError, match="1001 tokens") as caught:
+        permits.check(1001)
+
+    assert (caught.value.status_code, caught.value.param) == (413, "max_tokens")
+
+
+def test_without_limits_everything_starts_and_nothing_is_counted() -> None:
+    permits = limiter()
+
+    permits.check(10**9)
+    permit = permits.reserve(10**9, 0.0)
+
+    assert permit is not None
+    assert permits.ready_at(10**9, 3.0) == 3.0
+
+
+def test_a_rate_below_one_per_minute_is_a_wait_and_no_error() -> None:
+    async def main() -> float:
+        permits = limiter(rpm=0.5)
+        first = permits.reserve(1, now())
+        assert first is not None
+        first.settle(1)
+        return permits.ready_at(1, now())
+
+    assert run(0, main) == pytest.approx(120.0)
+
+
+class LimiterMachine(RuleBasedStateMachine):
+    """Permits come and go in any order; the books balance at every moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = SimLoop()
+        self.permits = limiter(rpm=6000, tpm=10_000)
+        self.out: list[Permit] = []
+        for bucket in (self.permits._requests, self.permits._tokens):
+            assert isinstance(bucket, _Bucket)
+            bucket._event_loop = self.loop
+
+    @property
+    def clock(self) -> float:
+        return self.loop.time()
+
+    @rule(tokens=st.integers(1, 10_000))
+    def reserve(self, tokens: int) -> None:
+        ready_at = self.permits.ready_at(tokens, self.clock)
+        permit = self.permits.reserve(tokens, self.clock)
+
+        if permit is not None:
+            assert ready_at == self.clock
+            self.out.append(permit)
+        else:
+            assert ready_at > self.clock or ready_at == pytest.approx(self.clock)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data(), used=st.integers(0, 20_000))
+    def settle(self, data: st.DataObject, used: int) -> None:
+        self.out.pop(data.draw(st.integers(0, len(self.out) - 1))).settle(used)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        self.out.pop(data.draw(st.integers(0, len(self.out) - 1))).release()
+
+    @rule(seconds=st.floats(0, 120))
+    def time_passes(self, seconds: float) -> None:
+        self.loop._now += seconds
+
+    @rule(seconds=st.floats(0, 20))
+    def pause(self, seconds: float) -> None:
+        before = self.permits.paused_until
+        self.permits.pause(self.clock + seconds)
+        assert self.permits.paused_until >= before
+
+    @invariant()
+    def balances(self) -> None:
+        assert self.permits.outstanding == len(self.out)
+        assert self.permits._requests is not None
+        assert self.permits._tokens is not None
+        assert 0 <= self.permits._requests._level <= self.permits._requests.max_rate + 1e-6
+        assert self.permits._tokens._level >= 0
+
+    def teardown(self) -> None:
+        for permit in self.out:
+            permit.settle(0)
+        assert self.permits.outstanding == 0
+        self.loop.close()
+
+
+TestLimiterBooks = LimiterMachine.TestCase
+TestLimiterBooks.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
