@@ -40,7 +40,7 @@ class OpenAISettings:
     """Where a provider is and how it wants to be asked."""
 
     base_url: str
-    """Up to and without `/chat/completions`; a slash at the end doesn't matter."""
+    """With or without a slash or `/chat/completions` at its end; a query (Azure's) is kept."""
     model: str
     """The provider's own name of the model."""
     api_key: Callable[[], str] | None = field(default=None, repr=False)
@@ -70,7 +70,7 @@ class OpenAIRunner:
     def __init__(self, settings: OpenAISettings, transport: httpx.AsyncBaseTransport) -> None:
         self._settings = settings
         self._transport = transport
-        self._url = httpx.URL(settings.base_url.rstrip("/") + "/chat/completions")
+        self._url = endpoint(settings.base_url)
 
     def __repr__(self) -> str:
         return f"<OpenAIRunner {self._settings.model} at {self._url.host}>"
@@ -147,6 +147,22 @@ class OpenAIRunner:
         """Does nothing: the connections belong to all slots."""
 
 
+def endpoint(base_url: str) -> httpx.URL:
+    """Returns where to send requests.
+
+    Raises:
+        ConfigError: That is no address of an HTTP server.
+    """
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"base_url {base_url!r} is no URL: {describe(error)}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(f"base_url {base_url!r} must begin with http:// or https:// and a host")
+    path = url.path.rstrip("/").removesuffix("/chat/completions")
+    return url.copy_with(path=path + "/chat/completions")
+
+
 def payload(settings: OpenAISettings, request: PriorityRequest) -> dict[str, object]:
     """Returns the body to send; what the caller didn't set is left to the provider."""
     sampling = request.sampling
@@ -183,8 +199,9 @@ def factory(
         transport: In place of the usual one; closed with the factory.
 
     Raises:
-        ConfigError: `ca_file` can't be read or holds no certificate.
+        ConfigError: `base_url` is no URL, or `ca_file` holds no certificate.
     """
+    endpoint(settings.base_url)
     shared = transport or AiohttpTransport(_ssl_context(settings))
     return SlotFactory(
         create=lambda: OpenAIRunner(settings, shared),

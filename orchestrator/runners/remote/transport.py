@@ -16,7 +16,6 @@ from typing import cast
 
 import aiohttp
 import httpx
-import yarl
 
 from orchestrator.errors import describe
 
@@ -56,7 +55,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         try:
             response = await self._session.request(
                 request.method,
-                yarl.URL(str(request.url), encoded=True),
+                str(request.url),
                 headers=[(name.decode(), value.decode()) for name, value in request.headers.raw],
                 data=request.content or None,
                 allow_redirects=False,

@@ -1,10 +1,13 @@
 """One stream of the documented shape, cut at every byte: the promise that is easiest to break."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from orchestrator.errors import OrchestratorError, UpstreamTruncatedError
 from orchestrator.events import FinishReason
@@ -121,3 +124,29 @@ async def test_tokens_that_came_right_before_a_reset_are_not_lost_while_nobody_r
 
     assert [chunk.text for chunk in answer.chunks] == TEXTS
     assert isinstance(answer.error, OrchestratorError)
+
+
+edits = st.lists(
+    st.tuples(st.integers(0, len(STREAM)), st.integers(0, 40), st.binary(max_size=12)), max_size=4
+)
+
+
+@given(edits=edits, size=st.integers(1, 400), broken=st.booleans())
+@settings(deadline=None, max_examples=150)
+async def test_a_stream_spoilt_anyhow_ends_once_and_only_in_a_typed_way(
+    edits: list[tuple[int, int, bytes]], size: int, broken: bool
+):
+    data = STREAM
+    for at, removed, added in edits:
+        data = data[:at] + added + data[at + removed :]
+    error = httpx.ReadError("") if broken else None
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=CutStream(data, size, error))
+
+    async with asking("http://acme.test/v1", httpx.MockTransport(handle)) as asker:
+        answer = await asker.ask()
+
+    assert (answer.ending is None) == (answer.error is not None)
+    if not re.search(rb'"finish_reason"\s*:\s*"', data):
+        assert answer.ending is None

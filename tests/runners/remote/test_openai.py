@@ -24,7 +24,7 @@ from orchestrator.errors import (
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.request import Message, SamplingParams
 from orchestrator.runners.lease import Step, StepLimits
-from orchestrator.runners.remote.openai import OpenAISettings, factory
+from orchestrator.runners.remote.openai import OpenAISettings, endpoint, factory
 from tests.fakes.sse_server import (
     CERTIFICATE,
     LAST_CHUNK,
@@ -495,7 +495,7 @@ async def test_the_rest_of_the_protocol_waits_for_what_never_comes():
 
 async def test_no_setting_that_is_a_secret_shows_in_a_repr():
     settings = OpenAISettings(
-        base_url="x", model="m", api_key=lambda: "hush", headers={"authorization": "hush"}
+        base_url="http://x", model="m", api_key=lambda: "hush", headers={"authorization": "hush"}
     )
 
     assert "hush" not in repr(settings)
@@ -582,3 +582,24 @@ async def test_a_whole_answer_without_a_text_ends_without_a_chunk():
 
     assert found.chunks == []
     assert found.ending == Finished(FinishReason.STOP)
+
+
+@pytest.mark.parametrize(
+    ("base_url", "asked"),
+    [
+        ("http://a.test", "http://a.test/chat/completions"),
+        ("http://a.test/v1", "http://a.test/v1/chat/completions"),
+        ("http://a.test/v1/", "http://a.test/v1/chat/completions"),
+        ("http://a.test/v1/chat/completions", "http://a.test/v1/chat/completions"),
+        ("https://a.test/d/x?api-version=1", "https://a.test/d/x/chat/completions?api-version=1"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1/chat/completions"),
+    ],
+)
+def test_every_way_to_write_a_base_url_leads_to_the_same_endpoint(base_url: str, asked: str):
+    assert str(endpoint(base_url)) == asked
+
+
+@pytest.mark.parametrize("base_url", ["", "a.test/v1", "ftp://a.test", "http://", "http://a:port"])
+def test_a_base_url_that_leads_nowhere_is_a_fault_of_the_config(base_url: str):
+    with pytest.raises(ConfigError, match="base_url"):
+        factory(OpenAISettings(base_url=base_url, model="m"))
