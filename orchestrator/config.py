@@ -13,9 +13,11 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from orchestrator.errors import ConfigError
-from orchestrator.quantities import text, whole
-from orchestrator.references import Secret, Surroundings
-from orchestrator.sections import (
+from orchestrator.reading.faults import findings_in, nearest, path_text, report, shown
+from orchestrator.reading.quantities import text, whole
+from orchestrator.reading.references import Secret, Surroundings
+from orchestrator.reading.schema import editor_schema
+from orchestrator.reading.sections import (
     Breaker,
     Limits,
     OpenAI,
@@ -27,9 +29,7 @@ from orchestrator.sections import (
     Timeouts,
     Torch,
 )
-from orchestrator.yaml_faults import findings_in, nearest, path_text, report, shown
-from orchestrator.yaml_schema import editor_schema
-from orchestrator.yaml_text import Document, Finding, list_of, section_of
+from orchestrator.reading.text import Document, Finding, list_of, section_of
 
 _MAX_FILE_BYTES = 1 << 20
 _CREDENTIAL_HEADERS = ("authorization", "key", "token", "secret", "cookie")

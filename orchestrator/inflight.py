@@ -25,6 +25,7 @@ from orchestrator.errors import (
     describe,
 )
 from orchestrator.events import Failed
+from orchestrator.points import Passage, Point, Points
 from orchestrator.request import PriorityRequest
 
 logger = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ class Inflight:
         dequeue: Takes a queued one out that has ended otherwise.
         on_accepted: Called after an acceptance, to wake the engine.
         on_gone: Called when a running request ended by something else than its attempt.
+        points: Told of the passages here, if anybody looks on.
     """
 
     deployment: str
@@ -121,6 +123,7 @@ class Inflight:
     generation: int = 1
     restart_after: float | None = None
     """Seconds until a poisoned engine may be back; None if it stays down."""
+    points: Points | None = None
     accepted_total: int = 0
     secondary: list[Fault] = field(default_factory=list[Fault])
     """Faults after the first; never replacing it."""
@@ -190,16 +193,26 @@ class Inflight:
             EngineDrainingError: It takes nothing new.
             QueueFullError: There is no room in the queue.
         """
+        try:
+            ticket = self._register(request, give_up, now)
+        except OrchestratorError as refusal:
+            self._pass(Point.SUBMIT_REFUSED, request, refusal)
+            raise
+        self._pass(Point.SUBMIT_REGISTERED, request)
+        # a request that was canceled before it came here leaves at once
+        request.channel.watch(lambda: self._ended(ticket))
+        self.on_accepted()
+
+    def _register(self, request: PriorityRequest, give_up: GiveUp, now: float) -> Ticket:
         if not isinstance(self._state, Serving):
             raise self.refusal()
+        self._pass(Point.SUBMIT_CHECKED, request)
         ticket = Ticket(request, self._sequence, give_up, queued_at=now)
         self._sequence += 1
         self.enqueue(ticket)
         self._tickets[ticket] = None
         self.accepted_total += 1
-        # a request that was canceled before it came here leaves at once
-        request.channel.watch(lambda: self._ended(ticket))
-        self.on_accepted()
+        return ticket
 
     def holds(self, ticket: Ticket) -> bool:
         """Whether that request is still this deployment's."""
@@ -212,6 +225,7 @@ class Inflight:
         del self._tickets[ticket]
         if ticket.queued:
             self.dequeue(ticket)
+        self._pass(Point.REQUEST_LEFT, ticket.request)
         if not self._tickets:
             idle, self._idle = self._idle, []
             for callback in idle:
@@ -229,6 +243,7 @@ class Inflight:
             self.secondary.append(fault)
             return False
         self._state = Poisoned(fault)
+        self._pass(Point.POISON_PUBLISHED, error=fault.cause)
         self._live_slots = 0
         taken = list(self._tickets)
         for ticket in taken:
@@ -247,6 +262,7 @@ class Inflight:
             self.secondary.clear()
             # a drain that was begun before goes on: it is as one-way as a poison
             self._state = Draining() if self._drained else Serving()
+            self._pass(Point.ENGINE_SERVES)
             self._changed()
 
     def drain(self) -> None:
@@ -288,6 +304,17 @@ class Inflight:
             f"deployment {self.deployment} is stopping; send the request to another instance",
             retry_after=1.0,
         )
+
+    def _pass(
+        self,
+        point: Point,
+        request: PriorityRequest | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        if self.points is not None:
+            self.points(
+                Passage(point=point, deployment=self.deployment, request=request, error=error)
+            )
 
     def _changed(self) -> None:
         for observer in self._observers:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from orchestrator import config as config_module
 from orchestrator.config import embedded_default, load, parse, schema, summary
 from orchestrator.errors import ConfigError
-from orchestrator.references import Secret
-from orchestrator.sections import OpenAI, Torch
-from orchestrator.yaml_text import list_of, section_of
+from orchestrator.reading.references import Secret
+from orchestrator.reading.sections import OpenAI, Torch
+from orchestrator.reading.text import list_of, section_of
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "config"
@@ -411,9 +411,9 @@ def test_the_embedded_default_is_found_in_the_checkout():
 
 def test_the_embedded_default_is_found_in_an_installed_package(tmp_path: Path):
     package = tmp_path / "orchestrator"
-    package.mkdir()
-    for module in Path(config_module.__file__).parent.glob("*.py"):
-        shutil.copy(module, package)
+    shutil.copytree(
+        Path(config_module.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
+    )
     package.joinpath("__init__.py").write_text("", encoding="utf-8")  # the rest isn't needed
     shutil.copy(FOLDER / "gateway.yaml", package)
     code = "from orchestrator.config import *; load(embedded_default()); print(embedded_default())"

@@ -72,6 +72,7 @@ class Gateway(FastAPI):
             version=version("orchestrator"),
             docs_url=None,  # the page would load its scripts from elsewhere
             redoc_url=None,
+            redirect_slashes=False,  # a redirected POST loses its body with some clients
             exception_handlers={
                 OrchestratorError: _failed,
                 HTTPException: _refused,

@@ -9,6 +9,7 @@ bound of its own.
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from orchestrator.runners.remote.chat import ChatDecoder
 from orchestrator.runners.remote.sse import SseDecoder
 from orchestrator.runners.remote.transport import AiohttpTransport
 from orchestrator.runners.remote.upstream import Body, send
+
+logger = logging.getLogger(__name__)
 
 NO_STREAM = (b"{", b"[", b"<")
 """What an answer that came at once, or a page of HTML, begins with; no event stream does."""
@@ -132,6 +135,8 @@ class OpenAIRunner:
                 yield chunk
             if answer.finish_reason is None:
                 body.check_end(answer.tokens)
+            elif not answer.done:
+                logger.debug("%s sent no end marker for %s", settings.provider, request.request_id)
             if answer.events == 0:
                 body.check_kind()
             yield answer.end()

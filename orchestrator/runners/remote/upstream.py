@@ -150,12 +150,16 @@ class Body:
         try:
             if deadline is None:
                 return await anext(self._reads, None)
+            return await self._read_until(deadline)
+        except httpx.RequestError as error:
+            self._fault = error
+            return None
+
+    async def _read_until(self, deadline: float) -> bytes | None:
+        try:
             async with asyncio.timeout_at(deadline):
                 return await anext(self._reads, None)
         except TimeoutError:
-            return None
-        except httpx.RequestError as error:
-            self._fault = error
             return None
 
     def check_end(self, tokens: int) -> None:

@@ -370,7 +370,7 @@ class HostProcess:
             return f"idle after {self._steps} steps"
         writing = sum(stream.writing for stream in self._streams.values())
         reading = len(self._streams) - writing
-        return f"in step {self._steps + 1} ({writing} streams writing, {reading} reading)"
+        return f"in step {self._steps + 1} ({writing} writing, {reading} reading)"
 
     def _die(self, crash: WorkerCrashedError) -> None:
         self._death.set_result(crash)

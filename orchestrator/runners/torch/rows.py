@@ -111,7 +111,7 @@ def forward_rows(
 def enable(model: PreTrainedModel) -> bool:
     """Prepares the model for `forward_rows`; False, and it stays as it is, if the logits differ."""
     usual = model.config._attn_implementation  # noqa: SLF001 - it has no public name
-    if usual != "sdpa":
+    if usual not in {"sdpa", NAME}:
         return False
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, sdpa_mask)

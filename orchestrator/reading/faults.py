@@ -13,7 +13,7 @@ from typing import cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from orchestrator.yaml_text import Document, Finding, list_of, section_of
+from orchestrator.reading.text import Document, Finding, list_of, section_of
 
 _MAX_SHOWN = 40
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)

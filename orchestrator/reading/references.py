@@ -13,8 +13,8 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from orchestrator.quantities import Value, not_allowed, wrong
-from orchestrator.yaml_text import section_of
+from orchestrator.reading.quantities import Value, not_allowed, wrong
+from orchestrator.reading.text import section_of
 
 _MAX_SECRET_BYTES = 64 << 10
 

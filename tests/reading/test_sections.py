@@ -1,9 +1,17 @@
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from orchestrator import sections
-from orchestrator.references import Secret
-from orchestrator.sections import OpenAI, Retry, Section, Server, Supervision, Timeouts, Torch
+from orchestrator.reading import sections
+from orchestrator.reading.references import Secret
+from orchestrator.reading.sections import (
+    OpenAI,
+    Retry,
+    Section,
+    Server,
+    Supervision,
+    Timeouts,
+    Torch,
+)
 
 ENDPOINT = {"kind": "openai", "base_url": "http://127.0.0.1:9000/v1", "model": "m"}
 

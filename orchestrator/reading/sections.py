@@ -17,8 +17,8 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
-from orchestrator.quantities import duration_text, seconds, size, text, whole, wrong
-from orchestrator.references import Secret, base_url, existing_file, model_place
+from orchestrator.reading.quantities import duration_text, seconds, size, text, whole, wrong
+from orchestrator.reading.references import Secret, base_url, existing_file, model_place
 
 _OWN_HEADERS = {"host", "content-length", "content-type", "transfer-encoding", "connection"}
 

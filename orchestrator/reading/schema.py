@@ -4,7 +4,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from orchestrator.quantities import DURATION_PATTERN, SIZE_PATTERN, duration_text, size_text
+from orchestrator.reading.quantities import DURATION_PATTERN, SIZE_PATTERN, duration_text, size_text
 
 
 def editor_schema(model: type[BaseModel]) -> dict[str, object]:

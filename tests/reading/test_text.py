@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.yaml_text import Document, list_of, section_of
+from orchestrator.reading.text import Document, list_of, section_of
 
 
 def found(text: str) -> list[tuple[int, str]]:

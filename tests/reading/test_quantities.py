@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.quantities import (
+from orchestrator.reading.quantities import (
     BYTES,
     DURATION_PATTERN,
     SIZE_PATTERN,

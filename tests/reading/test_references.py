@@ -5,7 +5,13 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.references import Secret, Surroundings, base_url, existing_file, model_place
+from orchestrator.reading.references import (
+    Secret,
+    Surroundings,
+    base_url,
+    existing_file,
+    model_place,
+)
 
 KEY = "sk-a-very-secret-key"
 

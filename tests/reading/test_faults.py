@@ -1,7 +1,7 @@
 import pytest
 
-from orchestrator.yaml_faults import nearest, path_text, report, shown
-from orchestrator.yaml_text import Finding
+from orchestrator.reading.faults import nearest, path_text, report, shown
+from orchestrator.reading.text import Finding
 
 
 @pytest.mark.parametrize(
