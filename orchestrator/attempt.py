@@ -27,6 +27,7 @@ from orchestrator.errors import (
     describe,
 )
 from orchestrator.events import Finished
+from orchestrator.points import Passage, Point, Points
 from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.rate_limit import Permit, RateLimiter
 from orchestrator.policies.retry import RetryPolicy
@@ -97,6 +98,8 @@ class Gates:
     breaker: Breaker
     retry: RetryPolicy
     limits: StepLimits
+    points: Points | None = None
+    """Told of the passages of an attempt, if anybody looks on."""
 
 
 async def attempt(
@@ -116,18 +119,21 @@ async def attempt(
         CancelledError: The worker ends or the request was withdrawn; everything is given back.
     """
     loop = asyncio.get_running_loop()
+    pass_by(gates, Point.ATTEMPT_PERMIT, request, record)
     try:
         era = gates.breaker.admit(loop.time())
     except CircuitOpenError as refusal:
         permit.release()
         return refusal
+    pass_by(gates, Point.ATTEMPT_ADMITTED, request, record)
     result: _Result | None = None
     try:
-        result = await _stream(request, epoch, gates.limits, runner, record)
+        result = await _stream(request, epoch, gates, runner, record)
     finally:
         if result is None:  # canceled, or a SystemExit of the runner, which ends the worker
             gates.breaker.no_verdict(era)
             permit.settle(permit.tokens)
+            pass_by(gates, Point.ATTEMPT_SETTLED, request, record)
     permit.settle(result.tokens)
     if result.error is not None:
         gates.breaker.failed(era, result.error)
@@ -136,7 +142,30 @@ async def attempt(
         gates.breaker.succeeded(era)
     else:
         gates.breaker.no_verdict(era)
+    pass_by(gates, Point.ATTEMPT_SETTLED, request, record, result.error)
     return result.error
+
+
+def pass_by(
+    gates: Gates,
+    point: Point,
+    request: PriorityRequest,
+    record: AttemptRecord,
+    error: OrchestratorError | None = None,
+) -> None:
+    """Tells whoever looks on that an attempt passes a point."""
+    if gates.points is not None:
+        gates.points(
+            Passage(
+                point=point,
+                deployment=record.deployment,
+                request=request,
+                worker=record.worker,
+                epoch=record.epoch,
+                error=error,
+                state=gates.breaker.state,
+            )
+        )
 
 
 def after_failure(
@@ -178,7 +207,7 @@ class _Result:
 async def _stream(
     request: PriorityRequest,
     epoch: int,
-    limits: StepLimits,
+    gates: Gates,
     runner: Runner,
     record: AttemptRecord,
 ) -> _Result:
@@ -189,18 +218,20 @@ async def _stream(
     # An expired lease ends the attempt through this scope, so that its cancel can't be taken for a
     # caller's. Without a deadline of its own it costs a microsecond per attempt.
     scope = asyncio.timeout(None)
-    lease = Lease(limits, lambda _: scope.reschedule(loop.time()))
+    lease = Lease(gates.limits, lambda _: scope.reschedule(loop.time()))
     try:
         async with scope, aclosing(runner.generate(request, lease)) as stream:
             async for event in stream:
                 if isinstance(event, Finished):
                     if event.usage is not None:
                         tokens = event.usage.total_tokens
+                    pass_by(gates, Point.TERMINAL_BEFORE, request, record)
                     # noted before the reader wakes, who may look at it at once
                     record.outcome, record.ended_at = "done", loop.time()
                     return _Result(None, tokens, whole=channel.end(event, epoch))
                 if record.first_token_at is None:
                     record.first_token_at = loop.time()
+                    pass_by(gates, Point.TOKEN_FIRST, request, record)
                 tokens += event.tokens
                 if not channel.send(event, epoch):
                     return _Result(None, tokens)

@@ -21,6 +21,7 @@ from orchestrator.errors import (
     EngineDrainingError,
     EngineUnhealthyError,
     OrchestratorError,
+    QueueFullError,
     Scope,
     describe,
 )
@@ -195,7 +196,7 @@ class Inflight:
         """
         try:
             ticket = self._register(request, give_up, now)
-        except OrchestratorError as refusal:
+        except (EngineUnhealthyError, EngineDrainingError, QueueFullError) as refusal:
             self._pass(Point.SUBMIT_REFUSED, request, refusal)
             raise
         self._pass(Point.SUBMIT_REGISTERED, request)

@@ -25,6 +25,7 @@ from orchestrator.attempt import Gates
 from orchestrator.config import Config
 from orchestrator.errors import LoopBlockedError
 from orchestrator.inflight import Fault, Inflight, Poisoned, StateName, Ticket
+from orchestrator.points import Passage, Point, Points
 from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.rate_limit import RateLimiter, RateLimits
@@ -194,9 +195,12 @@ class RunningDeployment:
     Args:
         plan: What it is built from.
         next_epoch: Gives a number that no attempt had before; one source for the whole system.
+        points: Told of the passages in it, if anybody looks on.
     """
 
-    def __init__(self, plan: DeploymentPlan, next_epoch: Callable[[], int]) -> None:
+    def __init__(
+        self, plan: DeploymentPlan, next_epoch: Callable[[], int], points: Points | None = None
+    ) -> None:
         self.plan = plan
         self.queue = PriorityQueue(plan.name, plan.queue_capacity)
         self.gates = Gates(
@@ -206,9 +210,11 @@ class RunningDeployment:
                 failure_threshold=plan.breaker.failure_threshold,
                 open_for=plan.breaker.open_for,
                 probes=plan.breaker.probes,
+                points=points,
             ),
             retry=RetryPolicy(plan.retry, RetryBudget()),
             limits=plan.steps,
+            points=points,
         )
         self.inflight = Inflight(
             deployment=plan.name,
@@ -217,6 +223,7 @@ class RunningDeployment:
             on_accepted=self._accepted,
             on_gone=self._gone,
             slots=plan.slots,
+            points=points,
         )
         self._next_epoch = next_epoch
         self._engine: Ref | None = None
@@ -231,6 +238,11 @@ class RunningDeployment:
             breaker=lambda: BREAKER_LEVELS[self.gates.breaker.state],
             generation=lambda: float(self.inflight.generation),
         )
+
+    @property
+    def supervisor(self) -> Ref | None:
+        """Its supervisor, once it was started; whoever kills it proves that this fails closed."""
+        return self._supervisor
 
     def inspect(self, request: PriorityRequest) -> Awaitable[None] | None:
         """Refuses what this deployment can never serve: raises a `RequestError`."""
@@ -310,6 +322,8 @@ class RunningDeployment:
         on_ended: Callable[[AttemptEnded], None],
         on_death: OnDeath,
     ) -> Ref:
+        if self.gates.points is not None:
+            on_death = _looked_on(self.gates.points, self.plan.name, worker, on_death)
         settings = WorkerSettings(
             deployment=self.plan.name,
             worker=worker,
@@ -347,6 +361,15 @@ class RunningDeployment:
         )
 
 
+def _looked_on(points: Points, deployment: str, worker: str, on_death: OnDeath) -> OnDeath:
+    def ended_here(cause: BaseException | None) -> None:
+        points(Passage(point=Point.WORKER_ENDED, deployment=deployment, worker=worker, error=cause))
+        on_death(cause)
+
+    points(Passage(point=Point.WORKER_STARTED, deployment=deployment, worker=worker))
+    return ended_here
+
+
 class System:
     """Everything that runs, on one loop.
 
@@ -354,6 +377,7 @@ class System:
         plans: The deployments; each is also a route of its own name.
         routes: Further routes: deployments by name, in failover order.
         monitored: Whether a thread watches the loop; a simulated loop has no threads.
+        points: Told of every passage of a point, if anybody looks on.
     """
 
     def __init__(
@@ -362,11 +386,14 @@ class System:
         routes: Mapping[str, Sequence[str]] | None = None,
         *,
         monitored: bool = True,
+        points: Points | None = None,
     ) -> None:
         self._monitored = monitored
         self._monitor: LoopMonitor | None = None
         next_epoch = itertools.count(1).__next__
-        self._deployments = {plan.name: RunningDeployment(plan, next_epoch) for plan in plans}
+        self._deployments = {
+            plan.name: RunningDeployment(plan, next_epoch, points) for plan in plans
+        }
         orders = dict(routes or {}) | {name: [name] for name in self._deployments}
         self.router = Router({name: self._route(name, order) for name, order in orders.items()})
 
@@ -424,6 +451,7 @@ class System:
         """Ends everything; what still runs gets `EngineDrainingError`."""
         if self._monitor is not None:
             self._monitor.stop()
+        self.router.stop()
         for deployment in self._deployments.values():
             deployment.inflight.stop()
         for deployment in self._deployments.values():

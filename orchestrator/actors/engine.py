@@ -44,6 +44,7 @@ from orchestrator.attempt import (
 from orchestrator.errors import CircuitOpenError, OrchestratorError, WorkerCrashedError, describe
 from orchestrator.events import Failed
 from orchestrator.inflight import Inflight, Ticket
+from orchestrator.points import Passage, Point
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.rate_limit import Permit
 
@@ -166,9 +167,11 @@ class Engine(LoopActor):
         ticket.worker = worker
         slot.epoch, slot.ticket, slot.permit = epoch, ticket, permit  # rule 1: first the record,
         ticket.request.channel.begin(epoch)
+        self._pass(Point.DISPATCH_RECORDED, ticket)
         order = Assign(ticket.request, epoch, ticket.attempts, permit, now - ticket.queued_at)
         self._meters.dispatched(order.queued_for)
         tell(slot.ref, order)  # then the word; if the worker is dead, its death is on the way
+        self._pass(Point.DISPATCH_TOLD, ticket)
 
     def _free(self, worker: str, epoch: int, outcome: Outcome) -> None:
         slot = self._slots.get(worker)
@@ -190,6 +193,7 @@ class Engine(LoopActor):
                 _remember(ticket, error)
                 ticket.queued_at = asyncio.get_running_loop().time()
                 self._queue.push_back(ticket, not_before=not_before)
+                self._pass(Point.RETRY_QUEUED, ticket, not_before)
             case GaveUp(error):
                 self._give_up(ticket, error)
             case Interrupted(error):
@@ -233,6 +237,20 @@ class Engine(LoopActor):
         slot = self._slots.get(ticket.worker)
         if slot is not None and slot.ticket is ticket:
             tell(slot.ref, Abort(slot.epoch))
+
+    def _pass(self, point: Point, ticket: Ticket, not_before: float = 0.0) -> None:
+        if self._gates.points is not None:
+            slot = self._slots.get(ticket.worker)
+            self._gates.points(
+                Passage(
+                    point=point,
+                    deployment=self._inflight.deployment,
+                    request=ticket.request,
+                    worker=ticket.worker,
+                    epoch=slot.epoch if slot is not None else None,
+                    not_before=not_before,
+                )
+            )
 
     def _count_slots(self) -> None:
         self._inflight.count_slots(len(self._slots))

@@ -30,9 +30,11 @@ from orchestrator.attempt import (
     after_failure,
     attempt,
     outcome_name,
+    pass_by,
 )
 from orchestrator.errors import OrchestratorError, WorkerCrashedError, WorkerStartError, describe
 from orchestrator.events import Finished
+from orchestrator.points import Point
 from orchestrator.request import AttemptRecord
 from orchestrator.runners.base import Runner
 
@@ -144,6 +146,7 @@ class RemoteWorker(LoopActor):
             queued_for=assign.queued_for,
         )
         request.attempts.append(record)
+        pass_by(self._settings.gates, Point.ATTEMPT_BEGUN, request, record)
         self._epoch = assign.epoch
         work = attempt(
             request, assign.epoch, assign.permit, self._settings.gates, self._runner, record
@@ -182,6 +185,7 @@ class RemoteWorker(LoopActor):
             tell(self.actor_ref, RunnerLost(_as_crash(result)))
             return
         _note(record, outcome, result)
+        pass_by(self._settings.gates, Point.WORKER_IDLE, assign.request, record)
         self._on_ended(AttemptEnded(self._settings.worker, assign.epoch, outcome))
 
 

@@ -26,6 +26,7 @@ import pybreaker
 from typing_extensions import override
 
 from orchestrator.errors import CircuitOpenError, OrchestratorError
+from orchestrator.points import Passage, Point, Points
 
 
 class Breaker(pybreaker.CircuitBreakerListener):
@@ -36,14 +37,22 @@ class Breaker(pybreaker.CircuitBreakerListener):
         failure_threshold: Consecutive upstream failures that open it.
         open_for: Seconds until the first probe.
         probes: Attempts at once while half-open.
+        points: Told of every move, if anybody looks on.
     """
 
     def __init__(
-        self, name: str, *, failure_threshold: int = 10, open_for: float = 30.0, probes: int = 1
+        self,
+        name: str,
+        *,
+        failure_threshold: int = 10,
+        open_for: float = 30.0,
+        probes: int = 1,
+        points: Points | None = None,
     ) -> None:
         self._name = name
         self._open_for = open_for
         self._probes = probes
+        self._points = points
         self._era = 0
         self._probing = 0
         self._opened_at = 0.0
@@ -72,6 +81,11 @@ class Breaker(pybreaker.CircuitBreakerListener):
         self._probing = 0
         if new_state.name == pybreaker.STATE_OPEN:
             self._opened_at = asyncio.get_running_loop().time()
+        if self._points is not None:
+            passage = Passage(
+                point=Point.BREAKER_MOVED, deployment=self._name, state=new_state.name
+            )
+            self._points(passage)
 
     def refusal(self, now: float) -> CircuitOpenError | None:
         """Looks without taking anything: why an attempt started now would be refused, or None."""
