@@ -124,8 +124,10 @@ async def test_load_alone_makes_nothing_unready() -> None:
     stage = Stage(lambda *_: [hold, "a", DONE])
 
     async with asyncio.timeout(5), serving({"m": stage}, slots=1, queue_capacity=2) as served:
-        asking = [asyncio.create_task(served.ask()) for _ in range(4)]
-        await until(lambda: served.system.health()[0].queued == 2)
+        asking = [asyncio.create_task(served.ask())]
+        await until(lambda: stage.running == 1)
+        asking += [asyncio.create_task(served.ask()) for _ in range(3)]
+        await until(lambda: any(asked.done() for asked in asking))
         ready = await served.client.get("/readyz")
         hold.set()
         answers = await asyncio.gather(*asking)

@@ -1,0 +1,226 @@
+"""The command line as a process: what it prints, where, and its exit code."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.live
+
+ROOT = Path(__file__).parent.parent
+GOOD = """
+deployments:
+  far:
+    runner: {kind: openai, base_url: "http://127.0.0.1:9/v1", model: big}
+routes:
+  chat: {deployments: [far]}
+"""
+BAD = """
+deployments:
+  far:
+    runner: {kind: openai, base_url: "http://127.0.0.1:9/v1", model: big}
+    slotz: 3
+    timeouts: {connect: 5}
+"""
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "orchestrator", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"NO_COLOR": "1", "COLUMNS": "120"},
+    )
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    with start(*arguments) as process:
+        out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> str:
+    path = tmp_path / "good config.yaml"
+    path.write_text(GOOD, encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> str:
+    path = tmp_path / "bad.yaml"
+    path.write_text(BAD, encoding="utf-8")
+    return str(path)
+
+
+def test_check_shows_what_would_run(good: str) -> None:
+    code, out, err = run("check", good)
+
+    assert code == 0
+    assert err == ""
+    assert "http://127.0.0.1:9/v1" in out
+    assert {"chat", "far", "openai", "big"} <= set(out.replace("│", " ").split())
+
+
+def test_check_of_a_wrong_file_names_each_fault_and_exits_with_2(bad: str) -> None:
+    code, out, err = run("check", bad)
+
+    lines = err.strip().splitlines()
+    assert code == 2
+    assert out == ""
+    assert len(lines) == 2
+    assert all(line.startswith(f"{bad}:") for line in lines)
+    assert "slotz" in lines[0]
+    assert "timeouts.connect" in lines[1]
+
+
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_a_file_that_is_not_there_is_one_line_and_exit_code_2(command: str) -> None:
+    code, _, err = run(command, "/nowhere.yaml")
+
+    assert code == 2
+    assert err == "/nowhere.yaml: the file can't be read: No such file or directory\n"
+
+
+def test_check_warns_of_a_secret_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "secret.yaml"
+    path.write_text(GOOD.replace("model: big", "model: big, api_key: sk-123"), encoding="utf-8")
+
+    code, out, err = run("check", str(path))
+
+    assert code == 0
+    assert err.startswith("warning: deployments.far.runner.api_key: ")
+    assert "sk-123" not in out + err
+
+
+def test_help_shows_every_command_with_an_example() -> None:
+    code, out, _ = run("--help")
+
+    assert code == 0
+    assert all(f"orchestrator {command}" in out for command in ("serve", "check", "submit"))
+
+
+def test_the_version_is_one_line_of_text() -> None:
+    code, out, _ = run("--version")
+
+    assert code == 0
+    assert out.startswith("orchestrator ")
+    assert out.count("\n") == 1
+
+
+def test_a_wrong_option_is_told_with_exit_code_2(good: str) -> None:
+    code, _, err = run("serve", good, "--port", "99999")
+
+    assert code == 2
+    assert "--port" in err
+    assert "Traceback" not in err
+
+
+def test_a_port_that_is_taken_ends_serve_before_anything_starts(good: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, out, err = run("serve", good, "--port", str(port))
+
+    assert code == 1
+    assert out == ""
+    assert err == f"can't listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_a_request_that_fails_is_one_line_and_exit_code_1(good: str) -> None:
+    code, out, err = run("submit", "hi", "--config", good, "--deadline", "5")
+
+    assert code == 1
+    assert out == ""
+    assert err.startswith("upstream_unreachable: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--temperature", "9"), ("--priority", "urgent"), ("--model", "none")]
+)
+def test_a_request_that_is_wrong_is_one_line(good: str, option: str, value: str) -> None:
+    code, _, err = run("submit", "hi", "--config", good, option, value)
+
+    assert code == 1
+    assert err.count("\n") == 1
+    assert option.removeprefix("--") in err
+
+
+class Provider:
+    """A provider on loopback that answers one request, or says a word and then nothing."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server.settimeout(20)
+        self._silent = silent
+        self.config = GOOD.replace(":9/", f":{self._server.getsockname()[1]}/")
+
+    def answer(self) -> socket.socket:
+        connection, _ = self._server.accept()
+        self._server.close()
+        connection.settimeout(20)
+        connection.recv(1 << 16)
+        connection.sendall(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+            b'data: {"choices": [{"index": 0, "delta": {"content": "Hello"}}]}\n\n'
+        )
+        if not self._silent:
+            connection.sendall(
+                b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],'
+                b' "usage": {"prompt_tokens": 3, "completion_tokens": 1}}\n\ndata: [DONE]\n\n'
+            )
+            connection.close()
+        return connection
+
+
+def test_submit_prints_the_answer_and_nothing_else(tmp_path: Path) -> None:
+    provider = Provider(silent=False)
+    path = tmp_path / "c.yaml"
+    path.write_text(provider.config, encoding="utf-8")
+
+    with start("submit", "hi", "-c", str(path)) as process:
+        provider.answer()
+        out, err = process.communicate(timeout=30)
+
+    assert (process.returncode, out, err) == (0, "Hello\n", "")
+
+
+def test_submit_with_json_tells_usage_and_attempts(tmp_path: Path) -> None:
+    provider = Provider(silent=False)
+    path = tmp_path / "c.yaml"
+    path.write_text(provider.config, encoding="utf-8")
+
+    with start("submit", "hi", "-c", str(path), "--json") as process:
+        provider.answer()
+        out, _ = process.communicate(timeout=30)
+
+    told = json.loads(out)
+    assert (told["text"], told["finish_reason"]) == ("Hello", "stop")
+    assert told["usage"]["prompt_tokens"] == 3
+    assert [attempt["outcome"] for attempt in told["attempts"]] == ["done"]
+
+
+def test_an_interrupt_cancels_the_answer_and_exits_with_130(tmp_path: Path) -> None:
+    provider = Provider(silent=True)
+    path = tmp_path / "c.yaml"
+    path.write_text(provider.config, encoding="utf-8")
+
+    with start("submit", "hi", "-c", str(path)) as process:
+        with provider.answer() as connection:
+            assert process.stdout is not None
+            shown = process.stdout.read(5)
+            process.send_signal(signal.SIGINT)
+            gone = connection.recv(1)
+        _, err = process.communicate(timeout=30)
+
+    assert shown == "Hello"
+    assert gone == b""
+    assert process.returncode == 130
+    assert "Traceback" not in err
