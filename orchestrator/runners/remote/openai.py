@@ -11,19 +11,25 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import cast
+from collections.abc import AsyncGenerator
 
 import httpx
-import msgspec
 
 from orchestrator.errors import ConfigError, WorkerHungError, describe
 from orchestrator.events import Finished, TokenChunk
-from orchestrator.request import Message, PriorityRequest
+from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.lease import Lease, Step
 from orchestrator.runners.remote.chat import ChatDecoder
+from orchestrator.runners.remote.openai_request import (
+    OpenAISettings,
+    encode,
+    endpoint,
+    fits_header,
+    headers_of,
+    payload,
+    secret_of,
+)
 from orchestrator.runners.remote.sse import SseDecoder
 from orchestrator.runners.remote.transport import AiohttpTransport
 from orchestrator.runners.remote.upstream import Body, send
@@ -36,30 +42,6 @@ TAIL_SECONDS = 2.0
 """How long usage and end marker may take after the finish reason."""
 REUSE_SECONDS = 0.05
 """How long the end of the body may take after the end marker, so that the connection is kept."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenAISettings:
-    """Where a provider is and how it wants to be asked."""
-
-    base_url: str
-    """With or without a slash or `/chat/completions` at its end; a query (Azure's) is kept."""
-    model: str
-    """The provider's own name of the model."""
-    api_key: Callable[[], str] | None = field(default=None, repr=False)
-    """Asked for every request, so that a key may change; None sends none."""
-    organization: str | None = None
-    project: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Sent besides ours, and in place of ours of the same name."""
-    extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Members of every request's body; a request's own win."""
-    provider: str = "openai"
-    """The name in errors."""
-    ca_file: str | None = None
-    """PEM file of the authorities to trust instead of the usual ones."""
-    verify: bool = True
-    """False trusts whoever answers."""
 
 
 class OpenAIRunner:
@@ -95,15 +77,15 @@ class OpenAIRunner:
             OrchestratorError: What the provider refused or broke, of scope request or upstream.
         """
         settings = self._settings
-        secret = settings.api_key() if settings.api_key is not None else None
+        secret = secret_of(settings)
         answer = ChatDecoder(settings.provider, secret=secret)
         response = await send(
             self._transport,
             httpx.Request(
                 "POST",
                 self._url,
-                headers=_headers(settings, secret),
-                content=msgspec.json.encode(payload(settings, request)),
+                headers=headers_of(settings, secret),
+                content=encode(payload(settings, request)),
             ),
             lease,
             provider=settings.provider,
@@ -152,48 +134,6 @@ class OpenAIRunner:
         """Does nothing: the connections belong to all slots."""
 
 
-def endpoint(base_url: str) -> httpx.URL:
-    """Returns where to send requests.
-
-    Raises:
-        ConfigError: That is no address of an HTTP server.
-    """
-    try:
-        url = httpx.URL(base_url)
-    except httpx.InvalidURL as error:
-        raise ConfigError(f"base_url {base_url!r} is no URL: {describe(error)}") from error
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ConfigError(f"base_url {base_url!r} must begin with http:// or https:// and a host")
-    path = url.path.rstrip("/").removesuffix("/chat/completions")
-    return url.copy_with(path=path + "/chat/completions")
-
-
-def payload(settings: OpenAISettings, request: PriorityRequest) -> dict[str, object]:
-    """Returns the body to send; what the caller didn't set is left to the provider."""
-    sampling = request.sampling
-    chosen: dict[str, object] = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "max_tokens": sampling.max_tokens,
-        "seed": sampling.seed,
-        "stop": sampling.stop or None,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-    }
-    body: dict[str, object] = {"messages": [_message(message) for message in request.messages]}
-    body.update((name, value) for name, value in chosen.items() if value is not None)
-    body.update(settings.extra_body)
-    body.update(request.extra)
-    options = body.get("stream_options")
-    body["stream_options"] = {
-        **(cast("dict[str, object]", options) if isinstance(options, dict) else {}),
-        "include_usage": True,
-    }
-    body["model"] = settings.model
-    body["stream"] = True
-    return body
-
-
 def factory(
     settings: OpenAISettings, transport: httpx.AsyncBaseTransport | None = None
 ) -> SlotFactory:
@@ -204,36 +144,18 @@ def factory(
         transport: In place of the usual one; closed with the factory.
 
     Raises:
-        ConfigError: `base_url` is no URL, or `ca_file` holds no certificate.
+        ConfigError: `base_url`, `headers` or `ca_file` can't be used.
     """
     endpoint(settings.base_url)
+    for name, value in settings.headers.items():
+        if not fits_header(name + value):
+            raise ConfigError(f"header {name!r} has characters that no header can carry")
     shared = transport or AiohttpTransport(_ssl_context(settings))
     return SlotFactory(
         create=lambda: OpenAIRunner(settings, shared),
         model=settings.model,
         aclose=shared.aclose,
     )
-
-
-def _message(message: Message) -> dict[str, object]:
-    return {"role": message.role, "content": message.content, **message.fields}
-
-
-def _headers(settings: OpenAISettings, secret: str | None) -> dict[str, str]:
-    headers = {
-        "accept": "text/event-stream",
-        "accept-encoding": "identity",  # a compressor would hold tokens back
-        "content-type": "application/json",
-        "user-agent": "orchestrator",
-    }
-    if secret is not None:
-        headers["authorization"] = f"Bearer {secret}"
-    if settings.organization is not None:
-        headers["openai-organization"] = settings.organization
-    if settings.project is not None:
-        headers["openai-project"] = settings.project
-    headers.update((name.lower(), value) for name, value in settings.headers.items())
-    return headers
 
 
 def _ssl_context(settings: OpenAISettings) -> ssl.SSLContext | None:

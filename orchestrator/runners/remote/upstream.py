@@ -103,12 +103,11 @@ async def send(
             sends += 1
             if again and exchange.stale and sends < MAX_SENDS:
                 continue
-            if exchange.sent and not isinstance(error, httpx.ConnectError):
-                raise UpstreamTruncatedError(
-                    f"{provider} broke the connection before it answered ({describe(error)})"
-                ) from error
-            raise UpstreamConnectError(
-                f"{provider} can't be reached ({describe(error)})"
+            why = describe(error)
+            if isinstance(error, NEVER_SENT):
+                raise UpstreamConnectError(f"{provider} can't be reached ({why})") from error
+            raise UpstreamTruncatedError(
+                f"{provider} broke the connection before it answered ({why})"
             ) from error
         exchange.answering()
         return response

@@ -13,7 +13,8 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.events import Finished, TokenChunk
 from orchestrator.request import Message, PriorityRequest, SamplingParams
 from orchestrator.runners.lease import Lease, StepLimits
-from orchestrator.runners.remote.openai import OpenAISettings, factory
+from orchestrator.runners.remote.openai import factory
+from orchestrator.runners.remote.openai_request import OpenAISettings
 from tests.fakes.sse_server import SseServer
 
 

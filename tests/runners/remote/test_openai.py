@@ -10,6 +10,7 @@ import pytest
 from orchestrator.errors import (
     ConfigError,
     ContextLengthExceededError,
+    InvalidRequestError,
     OrchestratorError,
     UpstreamAuthenticationError,
     UpstreamConnectError,
@@ -24,7 +25,8 @@ from orchestrator.errors import (
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.request import Message, SamplingParams
 from orchestrator.runners.lease import Step, StepLimits
-from orchestrator.runners.remote.openai import OpenAISettings, endpoint, factory
+from orchestrator.runners.remote.openai import factory
+from orchestrator.runners.remote.openai_request import OpenAISettings, endpoint
 from tests.fakes.sse_server import (
     CERTIFICATE,
     LAST_CHUNK,
@@ -447,7 +449,7 @@ async def test_an_error_of_httpx_without_a_text_still_says_what_happened(
     async with asking("http://acme.test/v1", httpx.MockTransport(handle)) as asker:
         found = await asker.ask()
 
-    assert isinstance(found.error, OrchestratorError)
+    assert isinstance(found.error, UpstreamTruncatedError)
     assert "ReadError" in str(found.error)
     assert found.error.root_cause is failure
 
@@ -603,3 +605,35 @@ def test_every_way_to_write_a_base_url_leads_to_the_same_endpoint(base_url: str,
 def test_a_base_url_that_leads_nowhere_is_a_fault_of_the_config(base_url: str):
     with pytest.raises(ConfigError, match="base_url"):
         factory(OpenAISettings(base_url=base_url, model="m"))
+
+
+@pytest.mark.parametrize("value", [object(), "\ud800", {1: {2: {object()}}}])
+async def test_a_field_that_json_cannot_carry_is_the_callers_fault(value: object):
+    async with asking("http://127.0.0.1:1/v1") as asker:
+        found = await asker.ask(extra={"x": value})
+
+    assert isinstance(found.error, InvalidRequestError)
+
+
+async def test_a_key_read_with_its_line_end_is_sent_without_it():
+    async with (
+        SseServer(answer(*HELLO, DONE)) as server,
+        asking(server, api_key=lambda: "k-1\n") as asker,
+    ):
+        await asker.ask()
+
+        assert server.requests[0].headers["authorization"] == "Bearer k-1"
+
+
+@pytest.mark.parametrize("key", ["k\n1", "schlüssel"])
+async def test_a_key_that_no_header_can_carry_is_never_shown(key: str):
+    async with asking("http://127.0.0.1:1/v1", api_key=lambda: key) as asker:
+        found = await asker.ask()
+
+    assert isinstance(found.error, UpstreamAuthenticationError)
+    assert key not in str(found.error)
+
+
+def test_a_header_that_cannot_be_sent_is_a_fault_of_the_config():
+    with pytest.raises(ConfigError, match="x-team"):
+        factory(OpenAISettings(base_url="http://a.test", model="m", headers={"x-team": "a\nb"}))
