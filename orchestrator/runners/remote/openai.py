@@ -1,10 +1,12 @@
 """The `openai` runner: any server that speaks Chat Completions over server-sent events.
 
-One request, one answer, no retries and no limits of its own. The lease is armed with `connect`
-until a connection stands, with `first_token` until the first piece of the answer, with
-`next_token` after that; events without a piece of the answer are no progress. Once the finish
-reason was seen the lease is off, for what may still come (usage, the end marker) has a short
-bound of its own.
+One request, one answer, no limits and no retries; a pooled connection that the provider had closed
+is replaced (`upstream.send`), for that is no attempt of anybody's.
+
+The lease is armed with `connect` until a connection stands, with `first_token` until the first
+piece of the answer, with `next_token` after that; events without a piece of the answer are no
+progress. Once the finish reason was seen the lease is off, for what may still come (usage, the end
+marker) has a short bound of its own.
 """
 
 import asyncio

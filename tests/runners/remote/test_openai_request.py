@@ -1,0 +1,133 @@
+import pytest
+
+from orchestrator.errors import ConfigError, InvalidRequestError, UpstreamAuthenticationError
+from orchestrator.request import Message, SamplingParams
+from orchestrator.runners.remote.openai import factory
+from orchestrator.runners.remote.openai_request import OpenAISettings, endpoint
+from tests.fakes.sse_server import SseServer, answer, delta
+from tests.runners.remote.asking import asking
+
+pytestmark = pytest.mark.live
+
+DONE = b"data: [DONE]\n\n"
+HELLO = (delta("Hel"), delta("lo"), delta(finish="stop"))
+
+
+async def test_the_body_says_what_was_asked_and_nothing_that_was_not():
+    async with (
+        SseServer(answer(*HELLO, DONE)) as server,
+        asking(
+            server.url + "/",
+            api_key=lambda: "k-1",
+            organization="org",
+            project="proj",
+            headers={"X-Team": "infra"},
+            extra_body={"top_k": 5, "user": "deployment"},
+        ) as asker,
+    ):
+        await asker.ask(
+            messages=[Message("system", "be brief", {"name": "boss"}), Message("user", "hi")],
+            sampling=SamplingParams(temperature=0.5, max_tokens=7, stop=("\n",)),
+            extra={
+                "user": "caller",
+                "tools": [{"type": "function"}],
+                "stream_options": {"include_obfuscation": False},
+            },
+        )
+
+        asked = server.requests[0]
+        assert asked.line == "POST /v1/chat/completions HTTP/1.1"
+        assert asked.headers["authorization"] == "Bearer k-1"
+        assert asked.headers["openai-organization"] == "org"
+        assert asked.headers["openai-project"] == "proj"
+        assert asked.headers["x-team"] == "infra"
+        assert asked.json == {
+            "model": "m",
+            "stream": True,
+            "stream_options": {"include_usage": True, "include_obfuscation": False},
+            "messages": [
+                {"role": "system", "content": "be brief", "name": "boss"},
+                {"role": "user", "content": "hi"},
+            ],
+            "temperature": 0.5,
+            "max_tokens": 7,
+            "stop": ["\n"],
+            "top_k": 5,
+            "user": "caller",
+            "tools": [{"type": "function"}],
+        }
+
+
+async def test_a_key_that_changes_is_the_new_one_from_the_next_request_on():
+    keys = iter(["old", "new"])
+    async with (
+        SseServer(answer(*HELLO, DONE)) as server,
+        asking(server, api_key=lambda: next(keys)) as asker,
+    ):
+        await asker.ask()
+        await asker.ask()
+
+        sent = [request.headers["authorization"] for request in server.requests]
+        assert sent == ["Bearer old", "Bearer new"]
+
+
+async def test_no_setting_that_is_a_secret_shows_in_a_repr():
+    settings = OpenAISettings(
+        base_url="http://x", model="m", api_key=lambda: "hush", headers={"authorization": "hush"}
+    )
+
+    assert "hush" not in repr(settings)
+    assert "api_key" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("base_url", "asked"),
+    [
+        ("http://a.test", "http://a.test/chat/completions"),
+        ("http://a.test/v1", "http://a.test/v1/chat/completions"),
+        ("http://a.test/v1/", "http://a.test/v1/chat/completions"),
+        ("http://a.test/v1/chat/completions", "http://a.test/v1/chat/completions"),
+        ("https://a.test/d/x?api-version=1", "https://a.test/d/x/chat/completions?api-version=1"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1/chat/completions"),
+    ],
+)
+def test_every_way_to_write_a_base_url_leads_to_the_same_endpoint(base_url: str, asked: str):
+    assert str(endpoint(base_url)) == asked
+
+
+@pytest.mark.parametrize("base_url", ["", "a.test/v1", "ftp://a.test", "http://", "http://a:port"])
+def test_a_base_url_that_leads_nowhere_is_a_fault_of_the_config(base_url: str):
+    with pytest.raises(ConfigError, match="base_url"):
+        factory(OpenAISettings(base_url=base_url, model="m"))
+
+
+@pytest.mark.parametrize("value", [object(), "\ud800", {1: {2: {object()}}}])
+async def test_a_field_that_json_cannot_carry_is_the_callers_fault(value: object):
+    async with asking("http://127.0.0.1:1/v1") as asker:
+        found = await asker.ask(extra={"x": value})
+
+    assert isinstance(found.error, InvalidRequestError)
+
+
+async def test_a_key_read_with_its_line_end_is_sent_without_it():
+    async with (
+        SseServer(answer(*HELLO, DONE)) as server,
+        asking(server, api_key=lambda: "k-1\n") as asker,
+    ):
+        await asker.ask()
+
+        assert server.requests[0].headers["authorization"] == "Bearer k-1"
+
+
+@pytest.mark.parametrize("key", ["k\n1", "schlüssel"])
+async def test_a_key_that_no_header_can_carry_is_never_shown(key: str):
+    async with asking("http://127.0.0.1:1/v1", api_key=lambda: key) as asker:
+        found = await asker.ask()
+
+    assert isinstance(found.error, UpstreamAuthenticationError)
+    assert key not in str(found.error)
+
+
+def test_a_header_that_cannot_be_sent_is_a_fault_of_the_config():
+    with pytest.raises(ConfigError, match="x-team"):
+        factory(OpenAISettings(base_url="http://a.test", model="m", headers={"x-team": "a\nb"}))
