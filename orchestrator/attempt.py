@@ -126,11 +126,12 @@ async def attempt(
         permit.release()
         return refusal
     pass_by(gates, Point.ATTEMPT_ADMITTED, request, record)
-    result: _Result | None = None
+    ended = False
     try:
         result = await _stream(request, epoch, gates, runner, record)
+        ended = True
     finally:
-        if result is None:  # canceled, or a SystemExit of the runner, which ends the worker
+        if not ended:  # canceled, or a SystemExit of the runner, which ends the worker
             gates.breaker.no_verdict(era)
             permit.settle(permit.tokens)
             pass_by(gates, Point.ATTEMPT_SETTLED, request, record)

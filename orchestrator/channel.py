@@ -8,7 +8,8 @@ Rules:
     5. A reader that doesn't read ends its own request with `SlowConsumerError`, nobody else's.
     6. What nobody has read yet can be taken back (`retract`); what was read is never sent again.
 
-All methods are called on the event loop of the engine that writes; none but `receive` waits.
+All methods are called on the event loop of the engine that writes, as long as it runs; none but
+`receive` waits.
 """
 
 import asyncio
@@ -142,6 +143,13 @@ class Channel:
                 await self._reader
             finally:
                 self._reader = None
+        return self.take()
+
+    def take(self) -> tuple[list[TokenChunk], Ending | None]:
+        """Takes all that is ready without waiting; the ending is None if it isn't due.
+
+        Besides `receive` it serves a reader whose engine's loop is closed.
+        """
         chunks, self._chunks = self._chunks, []
         self._size_bytes = 0
         self.delivered += len(chunks)

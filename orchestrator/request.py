@@ -35,10 +35,10 @@ class Priority(IntEnum):
             return given
         try:
             return cls[given.upper()]
-        except KeyError:
+        except (KeyError, AttributeError):  # a number is no name either
             names = ", ".join(priority.name.lower() for priority in cls)
             raise InvalidRequestError(
-                f"no priority is called {given[:40]!r}; there are {names}", param="priority"
+                f"no priority is called {str(given)[:40]!r}; there are {names}", param="priority"
             ) from None
 
 
@@ -65,7 +65,7 @@ class Message:
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-def message_from(given: Mapping[str, object], index: int) -> Message:
+def message_from(given: object, index: int) -> Message:
     """Reads a message in OpenAI's shape.
 
     Args:
@@ -76,12 +76,15 @@ def message_from(given: Mapping[str, object], index: int) -> Message:
         InvalidRequestError: Role or content are missing or of another type.
     """
     where = f"messages[{index}]"
-    role, content = given.get("role"), given.get("content")
+    if not isinstance(given, Mapping):
+        raise InvalidRequestError(f"{where} must be an object", param=where)
+    message = cast("Mapping[str, object]", given)
+    role, content = message.get("role"), message.get("content")
     if role not in ROLES:
         raise InvalidRequestError(
             f"{where}.role must be one of {', '.join(ROLES)}", param=f"{where}.role"
         )
-    fields = {name: value for name, value in given.items() if name not in {"role", "content"}}
+    fields = {name: value for name, value in message.items() if name not in {"role", "content"}}
     if isinstance(content, list):
         content = _parts(cast("list[object]", content), where)
     elif content is None:
@@ -141,8 +144,8 @@ class SamplingParams:
         _check_integer("seed", self.seed, 0, MAX_SEED)
         if len(self.stop) > MAX_STOPS:
             raise InvalidRequestError(f"stop takes at most {MAX_STOPS} texts", param="stop")
-        for text in self.stop:
-            if not text or len(text) > MAX_STOP_LENGTH:
+        for text in cast("tuple[object, ...]", self.stop):  # a caller may have no type checker
+            if not isinstance(text, str) or not text or len(text) > MAX_STOP_LENGTH:
                 raise InvalidRequestError(
                     f"each stop text has 1 to {MAX_STOP_LENGTH} characters", param="stop"
                 )
@@ -156,6 +159,12 @@ def _check_number(name: str, value: object, low: float, high: float) -> None:
         raise InvalidRequestError(f"{name} must be a number", param=name)
     if not math.isfinite(value) or not low <= value <= high:
         raise InvalidRequestError(f"{name} must be from {low:g} to {high:g}", param=name)
+
+
+def _is_duration(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 < value < math.inf
 
 
 def _check_integer(name: str, value: object, low: int, high: int) -> None:
@@ -220,7 +229,7 @@ class PriorityRequest:
         Raises:
             InvalidRequestError: There is no message, or the timeout is no positive number.
         """
-        if self.timeout is not None and not 0 < self.timeout < math.inf:
+        if self.timeout is not None and not _is_duration(self.timeout):
             raise InvalidRequestError("the deadline must be above 0 seconds", param="deadline")
         if not self.messages:
             raise InvalidRequestError("messages must not be empty", param="messages")

@@ -15,7 +15,9 @@ from difflib import get_close_matches
 
 from orchestrator import metrics
 from orchestrator.errors import (
+    CircuitOpenError,
     DeadlineExceededError,
+    EngineDrainingError,
     EngineError,
     InternalError,
     ModelNotFoundError,
@@ -65,7 +67,7 @@ class Router:
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
         self._routes = routes
-        self._inspections: set[asyncio.Task[None]] = set()
+        self._inspections: dict[asyncio.Task[None], PriorityRequest] = {}
 
     @property
     def routes(self) -> Mapping[str, Route]:
@@ -85,6 +87,13 @@ class Router:
             raise ModelNotFoundError(f"no model is called {name[:100]!r}; {hint}", param="model")
         return route
 
+    def stop(self) -> None:
+        """Ends the requests that are still being inspected, of which no deployment knows."""
+        for request in list(self._inspections.values()):
+            request.channel.end(
+                Failed(EngineDrainingError("the service is stopping; use another instance"))
+            )
+
     def submit(self, request: PriorityRequest) -> None:
         """Sends a request on its way; from here on its channel tells all that happens to it."""
         try:
@@ -101,6 +110,9 @@ class Router:
         except RequestError as error:
             request.channel.end(Failed(error))
             return
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a submitted request
+            request.channel.end(Failed(_uninspected(error)))
+            return
         if waiting:
             self._finish_inspection(request, able, waiting)
         else:
@@ -112,22 +124,40 @@ class Router:
         able: list[Deployment],
         waiting: dict[Deployment, Awaitable[None]],
     ) -> None:
+        # all at once: one that nobody came to await would be a lost coroutine
+        asked = {
+            deployment: asyncio.ensure_future(inspection)
+            for deployment, inspection in waiting.items()
+        }
+        for answer in asked.values():
+            answer.add_done_callback(_heard)
+
         async def finish() -> None:
             refusals: list[RequestError] = []
-            for deployment, inspection in waiting.items():
+            for deployment, answer in asked.items():
                 try:
-                    await inspection
+                    await answer
                 except RequestError as error:
                     able.remove(deployment)
                     refusals.append(error)
+                except OrchestratorError as error:  # it couldn't tell: the attempt will
+                    logger.info("%s could not inspect: %s", deployment.name, describe(error))
             if able:
                 _Journey(request, able).go_on()
             else:
                 request.channel.end(Failed(refusals[0]))
 
+        def over(task: asyncio.Task[None]) -> None:
+            del self._inspections[task]
+            for answer in asked.values():
+                answer.cancel()
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                request.channel.end(Failed(_uninspected(error)))
+
         task = asyncio.get_running_loop().create_task(finish())
-        self._inspections.add(task)
-        task.add_done_callback(self._inspections.discard)
+        self._inspections[task] = request
+        task.add_done_callback(over)
         # a caller that goes away, or a deadline, ends the inspection too
         request.channel.watch(lambda: _cancel(task))
 
@@ -174,13 +204,26 @@ class _Journey:
     def _most_telling(self) -> OrchestratorError:
         """What an upstream or worker said counts more than a refusal of our own."""
         for error in self._errors:
-            if error.scope in {"upstream", "worker"}:
+            if error.scope in {"upstream", "worker"} and not isinstance(error, CircuitOpenError):
                 return error
         return self._errors[0] if self._errors else InternalError("the route has no deployment")
 
 
 def _not_ready(deployment: Deployment) -> bool:
     return not deployment.inflight.ready
+
+
+def _uninspected(cause: BaseException) -> InternalError:
+    logger.error("a request could not be inspected", exc_info=cause)
+    error = InternalError(f"the request could not be inspected: {describe(cause)}")
+    error.__cause__ = cause
+    return error
+
+
+def _heard(answer: asyncio.Future[None]) -> None:
+    # what a request no longer waits for may fail without a word
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _cancel(task: asyncio.Task[None]) -> None:

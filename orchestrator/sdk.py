@@ -21,13 +21,13 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
 
 import uvloop
 
 from orchestrator.channel import Channel
 from orchestrator.config import Config, embedded_default, load
-from orchestrator.errors import InvalidRequestError, RequestCanceledError
+from orchestrator.errors import EngineDrainingError, InvalidRequestError, RequestCanceledError
 from orchestrator.events import Ending, Failed, Finished, FinishReason, TokenChunk, Usage
 from orchestrator.request import (
     AttemptRecord,
@@ -40,6 +40,10 @@ from orchestrator.request import (
 from orchestrator.wiring import System, plan_deployments
 
 T = TypeVar("T")
+Received = tuple[list[TokenChunk], Ending | None]
+
+LOOK_AGAIN = 1.0
+"""Seconds after which a reader on another thread looks whether the engines' loop is still there."""
 
 Prompt = str | Sequence[Message | Mapping[str, object]]
 """A user's text, or a conversation: `Message`s or mappings in OpenAI's shape."""
@@ -81,6 +85,7 @@ class TokenStream:
         self._ready: Iterator[TokenChunk] = iter(())
         self._ending: Ending | None = None
         self._texts: list[str] = []
+        self._receiving: Future[Received] | None = None
 
     def __repr__(self) -> str:
         return f"<TokenStream {self._request.request_id} {self._request.channel}>"
@@ -122,10 +127,7 @@ class TokenStream:
             self._end_if_due(StopIteration)
             if _running_loop() is self._home:
                 raise RuntimeError("this would block its own loop: use `async for` or `await`")
-            receiving = asyncio.run_coroutine_threadsafe(
-                self._request.channel.receive(), self._home
-            )
-            self._take(*_wait(receiving))
+            self._take(*self._wait_for_more())
         return chunk
 
     def __aiter__(self) -> AsyncIterator[TokenChunk]:
@@ -190,12 +192,48 @@ class TokenStream:
             attempts=self.attempts,
         )
 
-    async def _receive(self) -> tuple[list[TokenChunk], Ending | None]:
+    async def _receive(self) -> Received:
         if asyncio.get_running_loop() is self._home:
             return await self._request.channel.receive()
-        return await asyncio.wrap_future(
-            asyncio.run_coroutine_threadsafe(self._request.channel.receive(), self._home)
-        )
+        while (receiving := self._ask_home()) is not None:
+            answer = asyncio.wrap_future(receiving)
+            # a wait that is canceled leaves what it waits for alone
+            if (await asyncio.wait({answer}, timeout=LOOK_AGAIN))[0]:
+                self._receiving = None
+                return answer.result()
+        return self._leftovers()
+
+    def _wait_for_more(self) -> Received:
+        while (receiving := self._ask_home()) is not None:
+            with contextlib.suppress(TimeoutError):
+                received = receiving.result(LOOK_AGAIN)
+                self._receiving = None
+                return received
+        return self._leftovers()
+
+    def _ask_home(self) -> Future[Received] | None:
+        """Asks the engines' loop for what comes next; None if that loop is closed.
+
+        A question that an interrupted read has left behind is still open, for its answer may hold
+        tokens already, which must not be lost.
+        """
+        if self._home.is_closed():
+            return None
+        if self._receiving is None:
+            question = self._request.channel.receive()
+            try:
+                self._receiving = asyncio.run_coroutine_threadsafe(question, self._home)
+            except RuntimeError:  # closed just now
+                question.close()
+                return None
+        return self._receiving
+
+    def _leftovers(self) -> Received:
+        if self._receiving is not None and self._receiving.done():
+            receiving, self._receiving = self._receiving, None
+            return receiving.result()
+        chunks, ending = self._request.channel.take()
+        return chunks, ending or Failed(EngineDrainingError("the orchestrator was closed"))
 
     def _take(self, chunks: list[TokenChunk], ending: Ending | None) -> None:
         self._ready = iter(chunks)
@@ -217,11 +255,33 @@ class Orchestrator:
     """
 
     def __init__(self, config: Config) -> None:
-        self._system = System(*plan_deployments(config))
-        self._default_model = next(iter(config.all_routes))
-        self._drain = config.server.drain
+        self._set_up(
+            System(*plan_deployments(config)),
+            default_model=next(iter(config.all_routes)),
+            drain=config.server.drain,
+        )
+
+    def _set_up(self, system: System, *, default_model: str, drain: float) -> None:
+        self._system = system
+        self._default_model = default_model
+        self._drain = drain
         self._thread: _LoopThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @classmethod
+    def over(cls, system: System, *, default_model: str, drain: float) -> Self:
+        """Wraps a system made from plans: a runner that no configuration names, or a simulation.
+
+        Args:
+            system: Not started yet.
+            default_model: The route that is taken when a request names none.
+            drain: Seconds that `close` gives to what runs.
+        """
+        orchestrator = cls.__new__(cls)
+        orchestrator._set_up(  # noqa: SLF001 - the second way to make one
+            system, default_model=default_model, drain=drain
+        )
+        return orchestrator
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
@@ -407,6 +467,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 def _messages(prompt: Prompt) -> list[Message]:
     if isinstance(prompt, str):
         return [Message("user", prompt)]
+    if not isinstance(cast("object", prompt), Sequence):  # a caller may have no type checker
+        raise InvalidRequestError("the prompt must be a text or a list of messages", param="prompt")
     return [
         message if isinstance(message, Message) else message_from(message, index)
         for index, message in enumerate(prompt)
@@ -421,6 +483,8 @@ def _sampling(given: Sampling) -> SamplingParams:
             hint = f"did you mean {near[0]}?" if near else f"there are {names}"
             raise InvalidRequestError(f"{name} is no sampling parameter; {hint}", param=name)
     stop = given.get("stop") or ()
+    if not isinstance(cast("object", stop), Sequence):
+        raise InvalidRequestError("stop must be a text or a list of texts", param="stop")
     return SamplingParams(
         temperature=given.get("temperature"),
         top_p=given.get("top_p"),

@@ -54,7 +54,7 @@ class Try:
         tokens_per_minute: float | None = 60_000,
         request: PriorityRequest | None = None,
     ) -> None:
-        self.stage = Stage(lambda *_: lines, local=local)
+        self.stage = Stage(lambda _request, _call: lines, local=local)
         self.request = request or make_request(max_tokens=100)
         self.request.channel.begin(EPOCH)
         self.limiter = RateLimiter(

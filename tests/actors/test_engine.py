@@ -52,7 +52,7 @@ async def turns(count: int) -> None:
 
 @pytest.mark.parametrize("turn", range(12))
 async def test_a_cancel_in_any_turn_after_the_dispatch_gives_the_permit_back(turn: int) -> None:
-    stage = Stage(lambda *_: [asyncio.Event(), DONE])
+    stage = Stage(lambda _request, _call: [asyncio.Event(), DONE])
     async with asyncio.timeout(5), running({"m": stage}, slots=1) as system:
         request = make_request()
         submitted(system, request)
@@ -67,7 +67,7 @@ async def test_a_cancel_in_any_turn_after_the_dispatch_gives_the_permit_back(tur
 
 @pytest.mark.parametrize("turn", range(12))
 async def test_a_poison_in_any_turn_after_the_dispatch_gives_the_permit_back(turn: int) -> None:
-    stage = Stage(lambda *_: [asyncio.Event(), DONE])
+    stage = Stage(lambda _request, _call: [asyncio.Event(), DONE])
     async with asyncio.timeout(5), running({"m": stage}, slots=1) as system:
         request = make_request()
         submitted(system, request)
@@ -109,7 +109,7 @@ async def test_the_record_of_an_attempt_whose_host_died_names_the_loss() -> None
 
 async def test_an_attempt_whose_caller_left_is_recorded_as_canceled() -> None:
     gate = asyncio.Event()
-    stage = Stage(lambda *_: ["a", gate, "b", DONE])
+    stage = Stage(lambda _request, _call: ["a", gate, "b", DONE])
     async with asyncio.timeout(5), running({"m": stage}, slots=1) as system:
         request = make_request(capacity_bytes=70)
         submitted(system, request)
@@ -123,7 +123,7 @@ async def test_an_attempt_whose_caller_left_is_recorded_as_canceled() -> None:
 
 
 async def test_idle_and_busy_slots_add_up_to_all_slots_under_load_and_death() -> None:
-    stage = Stage(lambda *_: ["a", 0.001, DONE], local=True)
+    stage = Stage(lambda _request, _call: ["a", 0.001, DONE], local=True)
     async with asyncio.timeout(20), running({"m": stage}, slots=4) as system:
         requests = [make_request(held=True) for _ in range(100)]
         submitted(system, *requests)
@@ -142,7 +142,7 @@ async def test_idle_and_busy_slots_add_up_to_all_slots_under_load_and_death() ->
 def test_requests_go_by_priority_and_then_by_age():
     async def main() -> list[str]:
         gate = asyncio.Event()
-        stage = Stage(lambda *_: [gate, DONE])
+        stage = Stage(lambda _request, _call: [gate, DONE])
         async with running({"m": stage}, slots=1) as system:
             first = make_request(request_id="first")
             submitted(system, first)
@@ -217,7 +217,9 @@ def test_a_delayed_request_that_is_due_overtakes_one_that_waits_for_permits():
 def test_a_pause_longer_than_anyone_waits_is_answered_at_once_with_its_hint():
     async def main() -> tuple[float, list[tuple[str, float | None]]]:
         loop = asyncio.get_running_loop()
-        stage = Stage(lambda *_: [UpstreamRateLimitedError("slow", retry_after=3600.0)])
+        stage = Stage(
+            lambda _request, _call: [UpstreamRateLimitedError("slow", retry_after=3600.0)]
+        )
         async with running({"m": stage}, slots=1) as system:
             errors: list[tuple[str, float | None]] = []
             for _ in range(3):
@@ -237,8 +239,8 @@ def test_a_pause_longer_than_anyone_waits_is_answered_at_once_with_its_hint():
 def test_a_pause_beyond_a_requests_deadline_fails_over_at_once():
     async def main() -> float:
         loop = asyncio.get_running_loop()
-        limited = Stage(lambda *_: [UpstreamRateLimitedError("slow", retry_after=8.0)])
-        healthy = Stage(lambda *_: ["b", DONE])
+        limited = Stage(lambda _request, _call: [UpstreamRateLimitedError("slow", retry_after=8.0)])
+        healthy = Stage(lambda _request, _call: ["b", DONE])
         async with running({"a": limited, "b": healthy}, {"m": ["a", "b"]}, slots=1) as system:
             for _ in range(5):
                 request = make_request(timeout=5)
@@ -275,7 +277,7 @@ def test_a_pause_within_patience_is_waited_for_in_the_queue():
 
 def test_a_late_word_from_a_dead_worker_changes_nothing_and_is_counted():
     async def main() -> int:
-        stage = Stage(lambda *_: [1.0, "a", DONE], local=True)
+        stage = Stage(lambda _request, _call: [1.0, "a", DONE], local=True)
         rules = Supervision(initial_backoff=0.01)
         async with running({"m": stage}, slots=2, supervision=rules) as system:
             requests = [make_request() for _ in range(2)]

@@ -56,6 +56,10 @@ def raising(error: BaseException) -> Handler:
     return handler
 
 
+def playing(work: Callable[[object], object]) -> Handler:
+    return lambda _actor, message: work(message)
+
+
 async def stopped(*refs: Ref) -> None:
     for ref in refs:
         ref.stop(block=False)
@@ -146,7 +150,7 @@ async def test_k3_asks_that_wait_behind_a_killed_handler_are_answered():
             begun.set()
             await asyncio.Event().wait()
 
-        ref = Played.start(lambda _, __: hang())
+        ref = Played.start(playing(lambda _: hang()))
         asks = [ref.ask(n, block=False) for n in range(5)]
         await begun.wait()
 
@@ -175,7 +179,7 @@ async def test_k5_waiting_for_an_answer_never_blocks_the_loop():
             await gate.wait()
             return "done"
 
-        ref = Played.start(lambda _, __: slow())
+        ref = Played.start(playing(lambda _: slow()))
         answer = ref.ask("question", block=False)
 
         with pytest.raises(RuntimeError, match="await the future"):
@@ -195,7 +199,7 @@ async def test_k7_a_kill_overtakes_all_that_waits_in_the_mailbox():
             handled.append(message)
             await gate.wait()
 
-        ref = Played.start(lambda _, message: work(message))
+        ref = Played.start(playing(work))
         for number in range(20):
             tell(ref, number)
         await asyncio.sleep(0)
@@ -348,7 +352,7 @@ async def test_an_asker_that_gave_up_leaves_no_trace():
             await gate.wait()
             raise ValueError("nobody listens")
 
-        ref = Played.start(lambda _, __: slow())
+        ref = Played.start(playing(lambda _: slow()))
 
         with pytest.raises(TimeoutError):
             await ask(ref, "question", within=0.01)

@@ -22,6 +22,12 @@ def answers() -> Stage:
     return Stage(lambda _request, _call: ["a", DONE], local=True)
 
 
+def never_starts() -> Stage:
+    return Stage(
+        lambda _request, _call: [DONE], start_error=lambda start: OSError(f"no memory {start}")
+    )
+
+
 async def until(inflight: Inflight, reached: Callable[[], bool]) -> None:
     changed = asyncio.Event()
     inflight.observe(changed.set)
@@ -96,7 +102,7 @@ def test_one_death_too_many_poisons_with_the_last_cause():
 def test_the_same_error_object_again_and_again_is_no_endless_restart():
     async def main() -> int:
         same = WorkerStartError("out of memory")
-        stage = Stage(lambda *_: [DONE], start_error=lambda _: same)
+        stage = Stage(lambda _request, _call: [DONE], start_error=lambda _: same)
         rules = Supervision(max_restarts=3, on_poison="stay")
         async with running({"m": stage}, slots=2, supervision=rules) as system:
             await until(
@@ -111,7 +117,7 @@ def test_the_same_error_object_again_and_again_is_no_endless_restart():
 def test_a_poisoned_deployment_serves_again_with_a_new_generation():
     async def main() -> tuple[int, str, object]:
         stage = Stage(
-            lambda *_: ["a", DONE],
+            lambda _request, _call: ["a", DONE],
             start_error=lambda start: OSError("no memory") if start < 4 else None,
         )
         async with running({"m": stage}, slots=1, supervision=QUICK) as system:
@@ -129,7 +135,7 @@ def test_a_generation_that_fails_too_is_followed_by_another():
     async def main() -> tuple[int, object]:
         # generations 1, 2 and 3 never get ready: 4 starts each
         stage = Stage(
-            lambda *_: ["a", DONE],
+            lambda _request, _call: ["a", DONE],
             start_error=lambda start: OSError(f"no memory {start}") if start < 12 else None,
         )
         async with running({"m": stage}, slots=1, supervision=QUICK) as system:
@@ -144,7 +150,9 @@ def test_a_generation_that_fails_too_is_followed_by_another():
 
 def test_a_deployment_that_never_gets_ready_stays_down_in_the_end():
     async def main() -> tuple[int, float | None, int]:
-        stage = Stage(lambda *_: [DONE], start_error=lambda start: OSError(f"no {start}"))
+        stage = Stage(
+            lambda _request, _call: [DONE], start_error=lambda start: OSError(f"no {start}")
+        )
         async with running({"m": stage}, slots=1, supervision=QUICK) as system:
             health = system.deployments["m"].health
             await asyncio.sleep(3600)
@@ -156,7 +164,9 @@ def test_a_deployment_that_never_gets_ready_stays_down_in_the_end():
 
 def test_the_first_cause_survives_the_end_of_the_engine_it_killed():
     async def main() -> tuple[str, list[str]]:
-        stage = Stage(lambda *_: [DONE], start_error=lambda start: OSError(f"no memory {start}"))
+        stage = Stage(
+            lambda _request, _call: [DONE], start_error=lambda start: OSError(f"no memory {start}")
+        )
         rules = Supervision(max_restarts=0, on_poison="stay")
         async with running({"m": stage}, slots=3, supervision=rules) as system:
             await asyncio.sleep(60)
@@ -243,7 +253,8 @@ def test_a_generation_that_begins_while_draining_accepts_nothing():
 def test_a_start_that_fails_in_any_way_is_tried_again(error: BaseException):
     async def main() -> Finished | Failed:
         stage = Stage(
-            lambda *_: ["a", DONE], start_error=lambda start: error if start == 0 else None
+            lambda _request, _call: ["a", DONE],
+            start_error=lambda start: error if start == 0 else None,
         )
         async with running({"m": stage}, slots=1, ready=False) as system:
             request = make_request(timeout=20)
@@ -255,7 +266,7 @@ def test_a_start_that_fails_in_any_way_is_tried_again(error: BaseException):
 
 def test_a_start_that_hangs_is_given_up_after_its_time():
     async def main() -> str:
-        stage = Stage(lambda *_: [DONE], start_gate=asyncio.Event())
+        stage = Stage(lambda _request, _call: [DONE], start_gate=asyncio.Event())
         rules = Supervision(max_restarts=0, on_poison="stay")
         async with running({"m": stage}, slots=1, start_timeout=60.0, supervision=rules) as system:
             return poisoned(system).fault.describe()
