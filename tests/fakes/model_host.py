@@ -37,6 +37,7 @@ from orchestrator.runners.torch.wire import (
     Refused,
     Shutdown,
     Step,
+    StreamEvent,
 )
 
 PROGRAM = (sys.executable, "-P", str(Path(__file__).resolve()))
@@ -52,18 +53,18 @@ FACTS = Ready(
 
 
 class FakeHost:
-    def __init__(self, link: Link):
+    def __init__(self, link: Link) -> None:
         self.link = link
         self.open: set[int] = set()
 
-    def tell(self, *events):
+    def tell(self, *events: StreamEvent) -> None:
         self.link.send(Step(list(events)))
 
-    def end(self, stream: int, text: str, tokens: int = 1):
+    def end(self, stream: int, text: str, tokens: int = 1) -> None:
         self.open.discard(stream)
         self.tell(Completed(stream, text, FinishReason.STOP, 3, tokens))
 
-    def admit(self, admit: Admit):
+    def admit(self, admit: Admit) -> None:
         stream = admit.stream
         word, _, number = admit.messages[-1]["content"].partition(" ")
         match word:
@@ -88,7 +89,7 @@ class FakeHost:
                 self.tell(Produced(stream, "first"))
                 self.break_down(word)
 
-    def break_down(self, how: str):
+    def break_down(self, how: str) -> None:
         match how:
             case "exit":
                 sys.stderr.write("some line\nthese are my last words\n")
@@ -99,9 +100,9 @@ class FakeHost:
             case "freeze":
                 os.kill(os.getpid(), signal.SIGSTOP)
             case _:
-                self.link._socket.sendall(b"\xff" * 8)
+                os.write(int(sys.argv[1]), b"\xff" * 8)
 
-    def serve(self):
+    def serve(self) -> None:
         while True:
             for command in self.link.receive(wait=True):
                 match command:
@@ -117,7 +118,7 @@ class FakeHost:
                         raise SystemExit("a host loads one model")
 
 
-def main():
+def main() -> None:
     link = Link(int(sys.argv[1]))
     guard_against_orphanage(int(sys.argv[2]))
     (load,) = link.receive(wait=True)

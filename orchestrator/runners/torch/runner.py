@@ -150,6 +150,11 @@ class TorchRunner:
         """Its steps run on this machine."""
         return Abilities(local=True)
 
+    @property
+    def process(self) -> HostProcess | None:
+        """The host's process that this runner was started on, dead or alive; None before."""
+        return self._process
+
     async def start(self) -> None:
         """Waits for the model to be loaded.
 

@@ -1,14 +1,23 @@
 """Requests and readers for the tests of the local runner."""
 
 from contextlib import aclosing
+from typing import Any
 
 from orchestrator.channel import Channel
 from orchestrator.events import Finished
 from orchestrator.request import Message, PriorityRequest, SamplingParams
+from orchestrator.runners.base import Runner
 from orchestrator.runners.lease import Lease, StepLimits
+from orchestrator.runners.torch.runner import TorchRunner
 
 
-def request(text="say 3", *, messages=None, extra=None, **sampling):
+def request(
+    text: str = "say 3",
+    *,
+    messages: list[Message] | None = None,
+    extra: dict[str, object] | None = None,
+    **sampling: Any,
+) -> PriorityRequest:
     return PriorityRequest(
         request_id="r1",
         model="local",
@@ -20,14 +29,14 @@ def request(text="say 3", *, messages=None, extra=None, **sampling):
     )
 
 
-def lease():
-    return Lease(StepLimits(), lambda expired: None)
+def lease() -> Lease:
+    return Lease(StepLimits(), lambda _: None)
 
 
-async def answer(runner, asked):
+async def answer(runner: Runner, asked: PriorityRequest) -> tuple[str, Finished]:
     """Reads a whole answer: its text, and the ending."""
     text = ""
-    ending = None
+    ending: Finished | None = None
     async with aclosing(runner.generate(asked, lease())) as events:
         async for event in events:
             assert ending is None
@@ -35,4 +44,11 @@ async def answer(runner, asked):
                 ending = event
             else:
                 text += event.text
+    assert ending is not None
     return text, ending
+
+
+def pid_of(runner: Runner) -> int:
+    assert isinstance(runner, TorchRunner)
+    assert runner.process is not None
+    return runner.process.pid

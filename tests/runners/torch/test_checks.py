@@ -7,7 +7,7 @@ from tests.fakes.model_host import FACTS
 from tests.runners.torch.asking import request
 
 
-def test_messages_become_roles_and_texts():
+def test_messages_become_roles_and_texts() -> None:
     parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
     messages = [
         Message("developer", "be kind"),
@@ -34,7 +34,9 @@ def test_messages_become_roles_and_texts():
         (Message("user", "half \ud83d"), "messages[0].content"),
     ],
 )
-def test_a_message_that_is_more_than_text_is_refused_by_its_place(message, param):
+def test_a_message_that_is_more_than_text_is_refused_by_its_place(
+    message: Message, param: str
+) -> None:
     with pytest.raises(InvalidRequestError) as refusal:
         to_wire(request(messages=[message]))
 
@@ -52,15 +54,23 @@ def test_a_message_that_is_more_than_text_is_refused_by_its_place(message, param
         ({"warmth": 3}, "doesn't know the field"),
     ],
 )
-def test_a_field_that_cannot_be_honoured_is_refused_by_name(extra, said):
+def test_a_field_that_cannot_be_honoured_is_refused_by_name(
+    extra: dict[str, object], said: str
+) -> None:
     with pytest.raises(InvalidRequestError, match=said) as refusal:
         to_wire(request(extra=extra))
 
     assert refusal.value.param == next(iter(extra))
 
 
-def test_fields_that_ask_for_nothing_are_let_through():
-    extra = {"n": 1, "user": "ann", "tools": None, "logprobs": False, "tool_choice": "auto"}
+def test_fields_that_ask_for_nothing_are_let_through() -> None:
+    extra: dict[str, object] = {
+        "n": 1,
+        "user": "ann",
+        "tools": None,
+        "logprobs": False,
+        "tool_choice": "auto",
+    }
 
     assert to_wire(request("hi", extra=extra)) == [{"role": "user", "content": "hi"}]
 
@@ -69,13 +79,15 @@ def test_fields_that_ask_for_nothing_are_let_through():
     ("size", "max_tokens", "verdict"),
     [(100, 300, False), (500, None, True), (100, 500, True), (9000, None, True)],
 )
-def test_only_prompts_that_could_be_too_long_need_counting(size, max_tokens, verdict):
+def test_only_prompts_that_could_be_too_long_need_counting(
+    size: int, max_tokens: int | None, verdict: bool
+) -> None:
     messages = to_wire(request("x" * size))
 
     assert may_exceed(messages, max_tokens, FACTS) is verdict
 
 
-def test_a_prompt_no_tokenizer_could_fit_is_refused_without_counting():
+def test_a_prompt_no_tokenizer_could_fit_is_refused_without_counting() -> None:
     messages = to_wire(request("x" * 9_991))
 
     with pytest.raises(ContextLengthExceededError, match="at least 1000 tokens"):

@@ -1,5 +1,8 @@
 """The host's engine on a tiny model, step by step."""
 
+from operator import methodcaller
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.events import FinishReason
 from orchestrator.request import SamplingParams
 from orchestrator.runners.torch.engine import PREFILL_TOKENS, Engine
+from orchestrator.runners.torch.loading import LoadedModel
 from orchestrator.runners.torch.wire import (
     Admit,
     Completed,
@@ -16,38 +20,35 @@ from orchestrator.runners.torch.wire import (
     Prefilled,
     Produced,
     Refused,
+    StreamEvent,
 )
 from tests.runners.torch import tiny
 
 
 @pytest.fixture(scope="module")
-def loaded():
+def loaded() -> LoadedModel:
     return tiny.loaded()
 
 
 @pytest.fixture
-def engine(loaded):
+def engine(loaded: LoadedModel) -> Engine:
     made = Engine(loaded)
     assert made.warm_up()
     return made
 
 
-def admit(stream, text="some words", seed=1, **sampling):
+def admit(stream: int, text: str = "some words", seed: int = 1, **sampling: Any) -> Admit:
     return Admit(stream, [{"role": "user", "content": text}], SamplingParams(**sampling), seed)
 
 
-def run(engine, wanted=()):
-    """Steps until idle, or until all wanted streams have ended."""
-    events = []
+def run(engine: Engine) -> list[StreamEvent]:
+    events: list[StreamEvent] = []
     while not engine.idle:
         events += engine.step()
-        ended = {event.stream for event in events if isinstance(event, Completed | Refused)}
-        if wanted and ended >= set(wanted):
-            break
     return events
 
 
-def text_of(events, stream):
+def text_of(events: list[StreamEvent], stream: int) -> str:
     return "".join(
         event.text
         for event in events
@@ -55,7 +56,7 @@ def text_of(events, stream):
     )
 
 
-def ending_of(events, stream):
+def ending_of(events: list[StreamEvent], stream: int) -> Completed | Refused:
     (last,) = [
         event
         for event in events
@@ -64,27 +65,40 @@ def ending_of(events, stream):
     return last
 
 
-def alone(loaded, asked):
+def alone(loaded: LoadedModel, asked: Admit) -> tuple[str, Completed]:
     engine = Engine(loaded)
     assert engine.admit(asked) == []
     events = run(engine)
-    return text_of(events, asked.stream), ending_of(events, asked.stream)
+    return text_of(events, asked.stream), completed(events, asked.stream)
 
 
-def tokens_of(loaded, asked):
-    engine = Engine(loaded)
-    engine.admit(asked)
-    answer = engine._reading[0]
-    run(engine)
-    return answer.tokens
+def completed(events: list[StreamEvent], stream: int) -> Completed:
+    ending = ending_of(events, stream)
+    assert isinstance(ending, Completed)
+    return ending
 
 
-def test_a_greedy_answer_is_the_one_of_transformers_own_generate(loaded):
+def tokens_of(loaded: LoadedModel, asked: Admit) -> list[int]:
+    """What the model is fed, the prompt included."""
+    fed: list[int] = []
+
+    def note(_module: object, _arguments: object, options: dict[str, Any]) -> None:
+        fed.extend(options["input_ids"][0].tolist())
+
+    hook = loaded.model.register_forward_pre_hook(note, with_kwargs=True)
+    alone(loaded, asked)
+    hook.remove()
+    return fed
+
+
+def test_a_greedy_answer_is_the_one_of_transformers_own_generate(loaded: LoadedModel) -> None:
     asked = admit(1, "some plain words", temperature=0, max_tokens=30)
     ids = loaded.backend.encode("some plain words<end>").ids
-    output = loaded.model.generate(
-        torch.tensor([ids]), max_new_tokens=30, do_sample=False, pad_token_id=0
+    # called by name: its annotation refuses every model
+    generate = methodcaller(
+        "generate", torch.tensor([ids]), max_new_tokens=30, do_sample=False, pad_token_id=0
     )
+    output = generate(loaded.model)
     expected = output[0, len(ids) :].tolist()
 
     text, ending = alone(loaded, asked)
@@ -107,7 +121,9 @@ def test_a_greedy_answer_is_the_one_of_transformers_own_generate(loaded):
         max_size=6,
     )
 )
-def test_an_answer_is_the_same_alone_and_in_any_company(asked):
+def test_an_answer_is_the_same_alone_and_in_any_company(
+    asked: list[tuple[str, int, float, int]],
+) -> None:
     loaded = SHARED[0]
     admits = [
         (admit(index, text, seed=index, max_tokens=limit, temperature=temperature), after)
@@ -116,7 +132,7 @@ def test_an_answer_is_the_same_alone_and_in_any_company(asked):
     engine = Engine(loaded)
     assert engine.warm_up()
 
-    events = []
+    events: list[StreamEvent] = []
     for step in range(7):
         for one, after in admits:
             if after == step:
@@ -130,15 +146,15 @@ def test_an_answer_is_the_same_alone_and_in_any_company(asked):
         assert ending_of(events, one.stream) == ending
 
 
-SHARED = []
+SHARED: list[LoadedModel] = []
 
 
 @pytest.fixture(autouse=True)
-def shared(loaded):
+def shared(loaded: LoadedModel) -> None:
     SHARED[:] = [loaded]
 
 
-def test_a_step_gives_every_running_answer_one_token(engine):
+def test_a_step_gives_every_running_answer_one_token(engine: Engine) -> None:
     for stream in range(8):
         engine.admit(admit(stream, temperature=0, max_tokens=9))
 
@@ -150,7 +166,7 @@ def test_a_step_gives_every_running_answer_one_token(engine):
     assert sum(isinstance(event, Prefilled) for event in first) == 8
 
 
-def test_a_long_prompt_is_read_in_parts_while_others_go_on(engine):
+def test_a_long_prompt_is_read_in_parts_while_others_go_on(engine: Engine) -> None:
     engine.admit(admit(1, "ab", temperature=0, max_tokens=50))
     engine.step()
     engine.admit(admit(2, "x " * 150, temperature=0, max_tokens=2))
@@ -163,7 +179,7 @@ def test_a_long_prompt_is_read_in_parts_while_others_go_on(engine):
     assert read[:2] == [PREFILL_TOKENS, 2 * PREFILL_TOKENS]
 
 
-def test_a_short_prompt_does_not_wait_for_a_long_one_before_it(engine):
+def test_a_short_prompt_does_not_wait_for_a_long_one_before_it(engine: Engine) -> None:
     engine.admit(admit(1, "x " * 190, temperature=0, max_tokens=2))
     engine.admit(admit(2, "ab", temperature=0, max_tokens=2))
     engine.step()
@@ -173,7 +189,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_before_it(engine):
     assert any(event.stream == 2 for event in events)
 
 
-def test_a_cancelled_answer_costs_no_further_step(engine):
+def test_a_cancelled_answer_costs_no_further_step(engine: Engine) -> None:
     engine.admit(admit(1, max_tokens=50))
     engine.admit(admit(2, "x " * 150, max_tokens=50))
     engine.step()
@@ -186,16 +202,18 @@ def test_a_cancelled_answer_costs_no_further_step(engine):
     assert engine.step() == []
 
 
-def test_the_longest_answer_ends_for_its_length(engine):
+def test_the_longest_answer_ends_for_its_length(engine: Engine) -> None:
     engine.admit(admit(1, temperature=0, max_tokens=5))
 
-    ending = ending_of(run(engine), 1)
+    ending = completed(run(engine), 1)
 
     assert ending.finish_reason is FinishReason.LENGTH
     assert ending.completion_tokens == 5
 
 
-def test_a_stop_text_over_token_borders_ends_the_answer_before_it(loaded, engine):
+def test_a_stop_text_over_token_borders_ends_the_answer_before_it(
+    loaded: LoadedModel, engine: Engine
+) -> None:
     text, _ = alone(loaded, admit(1, temperature=0, max_tokens=20))
     middle = len(text) // 2
     stop = text[middle : middle + 5]
@@ -205,10 +223,10 @@ def test_a_stop_text_over_token_borders_ends_the_answer_before_it(loaded, engine
     events = run(engine)
 
     assert text_of(events, 2) == before
-    assert ending_of(events, 2).finish_reason is FinishReason.STOP
+    assert completed(events, 2).finish_reason is FinishReason.STOP
 
 
-def test_an_end_token_ends_the_answer_and_is_counted(loaded):
+def test_an_end_token_ends_the_answer_and_is_counted(loaded: LoadedModel) -> None:
     endings = [alone(loaded, admit(1, seed=seed, max_tokens=60))[1] for seed in range(15)]
 
     stopped = [one for one in endings if one.finish_reason is FinishReason.STOP]
@@ -218,7 +236,9 @@ def test_an_end_token_ends_the_answer_and_is_counted(loaded):
 
 
 @pytest.mark.parametrize("max_tokens", [None, 300])
-def test_a_prompt_beyond_the_context_is_refused_with_numbers(engine, max_tokens):
+def test_a_prompt_beyond_the_context_is_refused_with_numbers(
+    engine: Engine, max_tokens: int | None
+) -> None:
     size = 2000 if max_tokens is None else 150
 
     (refused,) = engine.admit(admit(1, "x " * size, max_tokens=max_tokens))
@@ -229,7 +249,7 @@ def test_a_prompt_beyond_the_context_is_refused_with_numbers(engine, max_tokens)
     assert engine.idle
 
 
-def test_counting_says_what_admission_would_say(engine):
+def test_counting_says_what_admission_would_say(engine: Engine) -> None:
     messages = [{"role": "user", "content": "abc"}]
 
     (counted,) = engine.count(Count(1, messages, 100))
@@ -239,7 +259,7 @@ def test_counting_says_what_admission_would_say(engine):
     assert isinstance(refused, Refused)
 
 
-def test_messages_that_the_template_refuses_are_the_callers_fault(engine):
+def test_messages_that_the_template_refuses_are_the_callers_fault(engine: Engine) -> None:
     (refused,) = engine.admit(
         Admit(1, [{"role": "assistant", "content": "x"}], SamplingParams(), 1)
     )
@@ -249,19 +269,18 @@ def test_messages_that_the_template_refuses_are_the_callers_fault(engine):
     assert "no answers, please" in refused.message
 
 
-def test_an_answer_the_model_fails_on_fails_alone_and_disturbs_nobody(loaded, engine, capsys):
+def test_an_answer_the_model_fails_on_fails_alone_and_disturbs_nobody(
+    loaded: LoadedModel, engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
     good = [admit(stream, "ab", temperature=0, max_tokens=12) for stream in (1, 2)]
     bad = admit(3, "ab", seed=5, max_tokens=12)
     spoken = {token for one in good for token in tokens_of(loaded, one)}
     poison = next(token for token in tokens_of(loaded, bad)[4:-1] if token not in spoken)
     clean = [alone(loaded, one) for one in good]
 
-    def fail(module, arguments, options):
-        if poisoned(options["input_ids"]):
+    def fail(_module: object, _arguments: object, options: dict[str, Any]) -> None:
+        if poison in options["input_ids"]:
             raise RuntimeError("on cue")
-
-    def poisoned(ids):
-        return bool((ids == poison).any())
 
     hook = loaded.model.register_forward_pre_hook(fail, with_kwargs=True)
     try:
@@ -279,7 +298,7 @@ def test_an_answer_the_model_fails_on_fails_alone_and_disturbs_nobody(loaded, en
     assert "on cue" in capsys.readouterr().err
 
 
-def test_a_model_that_cannot_go_in_rows_goes_one_by_one():
+def test_a_model_that_cannot_go_in_rows_goes_one_by_one() -> None:
     loaded = tiny.loaded()
     loaded.model.set_attn_implementation("eager")
     engine = Engine(loaded)

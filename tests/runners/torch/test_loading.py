@@ -1,40 +1,42 @@
 """Reading, converting and keeping models, on a tiny one."""
 
+from pathlib import Path
+
 import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.runners.torch import conversion
 from orchestrator.runners.torch.engine import Engine
-from orchestrator.runners.torch.loading import LoadError, load
-from orchestrator.runners.torch.settings import TorchSettings
+from orchestrator.runners.torch.loading import LoadedModel, LoadError, load
+from orchestrator.runners.torch.settings import Dtype, TorchSettings
 from orchestrator.runners.torch.wire import Count, Counted
 from tests.runners.torch import tiny
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def gguf(tmp_path):
+def gguf(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.gguf"
     tiny.write_gguf(path)
     return path
 
 
-def read(model, **settings):
-    stages = []
-    loaded = load(TorchSettings(model=str(model), device="cpu", **settings), stages.append)
+def read(model: Path | str, dtype: Dtype = "float32") -> tuple[LoadedModel, list[str]]:
+    stages: list[str] = []
+    loaded = load(TorchSettings(model=str(model), device="cpu", dtype=dtype), stages.append)
     return loaded, stages
 
 
-def converted(stages):
+def converted(stages: list[str]) -> bool:
     return any("converting" in stage for stage in stages)
 
 
-def test_a_directory_of_transformers_is_read_as_it_is(tmp_path):
+def test_a_directory_of_transformers_is_read_as_it_is(tmp_path: Path) -> None:
     tiny.write_directory(tmp_path / "tiny")
 
     loaded, stages = read(tmp_path / "tiny")
@@ -47,7 +49,7 @@ def test_a_directory_of_transformers_is_read_as_it_is(tmp_path):
     assert loaded.facts.parameters * 4 <= loaded.facts.memory_bytes
 
 
-def test_a_gguf_is_converted_once_and_read_from_the_cache_then(gguf):
+def test_a_gguf_is_converted_once_and_read_from_the_cache_then(gguf: Path) -> None:
     first, first_stages = read(gguf)
     again, again_stages = read(gguf)
 
@@ -59,7 +61,7 @@ def test_a_gguf_is_converted_once_and_read_from_the_cache_then(gguf):
     assert Engine(first).count(count) == Engine(again).count(count)
 
 
-def test_another_dtype_is_read_from_the_same_copy(gguf):
+def test_another_dtype_is_read_from_the_same_copy(gguf: Path) -> None:
     read(gguf)
 
     loaded, stages = read(gguf, dtype="bfloat16")
@@ -69,7 +71,7 @@ def test_another_dtype_is_read_from_the_same_copy(gguf):
 
 
 @pytest.mark.parametrize("damaged", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_damaged_copy_is_made_anew(gguf, damaged):
+def test_a_damaged_copy_is_made_anew(gguf: Path, damaged: str) -> None:
     read(gguf)
     (conversion.place_of(gguf) / damaged).write_bytes(b"\x00 not what it was")
 
@@ -81,7 +83,7 @@ def test_a_damaged_copy_is_made_anew(gguf, damaged):
     assert not converted(later)
 
 
-def test_a_changed_file_has_another_place_in_the_cache(gguf):
+def test_a_changed_file_has_another_place_in_the_cache(gguf: Path) -> None:
     before = conversion.place_of(gguf)
 
     with gguf.open("ab") as file:
@@ -90,7 +92,7 @@ def test_a_changed_file_has_another_place_in_the_cache(gguf):
     assert conversion.place_of(gguf) != before
 
 
-def test_what_a_killed_conversion_left_is_removed_by_the_next(gguf, cache):
+def test_what_a_killed_conversion_left_is_removed_by_the_next(gguf: Path, cache: Path) -> None:
     left = cache / "orchestrator" / "models" / f"{conversion.UNFINISHED}999999999-abc"
     left.mkdir(parents=True)
 
@@ -100,7 +102,9 @@ def test_what_a_killed_conversion_left_is_removed_by_the_next(gguf, cache):
     assert [path.name for path in left.parent.iterdir()] == [conversion.place_of(gguf).name]
 
 
-def test_a_cache_that_cannot_be_written_costs_time_and_nothing_else(gguf, cache):
+def test_a_cache_that_cannot_be_written_costs_time_and_nothing_else(
+    gguf: Path, cache: Path
+) -> None:
     cache.write_text("a file where a directory should be", encoding="utf-8")
 
     loaded, stages = read(gguf, dtype="bfloat16")
@@ -109,8 +113,8 @@ def test_a_cache_that_cannot_be_written_costs_time_and_nothing_else(gguf, cache)
     assert loaded.facts.dtype == "bfloat16"
 
 
-def test_two_that_convert_at_once_agree_on_the_first_copy(gguf):
-    parts = conversion.read(gguf, lambda stage: None)
+def test_two_that_convert_at_once_agree_on_the_first_copy(gguf: Path) -> None:
+    parts = conversion.read(gguf, lambda _: None)
     place = conversion.place_of(gguf)
 
     conversion.store(parts, place)
@@ -119,7 +123,7 @@ def test_two_that_convert_at_once_agree_on_the_first_copy(gguf):
     assert [path.name for path in place.parent.iterdir()] == [place.name]
 
 
-def test_a_model_without_chat_template_is_refused_in_words(tmp_path):
+def test_a_model_without_chat_template_is_refused_in_words(tmp_path: Path) -> None:
     folder = tmp_path / "tiny"
     tiny.write_directory(folder)
     (folder / "chat_template.jinja").unlink()
@@ -128,7 +132,11 @@ def test_a_model_without_chat_template_is_refused_in_words(tmp_path):
         read(folder)
 
 
-def test_a_hub_model_that_is_not_here_names_what_to_do_offline():
+def test_a_hub_model_that_is_not_here_names_what_to_do_offline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
     with pytest.raises(LoadError) as failure:
         read("owner/no-such-model")
 
@@ -136,13 +144,13 @@ def test_a_hub_model_that_is_not_here_names_what_to_do_offline():
     assert "hf download owner/no-such-model" in str(failure.value)
 
 
-def test_a_device_that_is_not_there_is_refused_by_name(tmp_path):
+def test_a_device_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     tiny.write_directory(tmp_path)
 
     with pytest.raises(LoadError, match="device 'cuda:9' can't be used"):
-        load(TorchSettings(model=str(tmp_path), device="cuda:9"), lambda stage: None)
+        load(TorchSettings(model=str(tmp_path), device="cuda:9"), lambda _: None)
 
 
-def test_a_model_that_is_nowhere_is_a_fault_of_the_config(tmp_path):
+def test_a_model_that_is_nowhere_is_a_fault_of_the_config(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         read(tmp_path / "none")

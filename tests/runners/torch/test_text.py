@@ -17,7 +17,7 @@ stops = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3)
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
+def tokenizer() -> Tokenizer:
     """A byte-level tokenizer that knows few merges, so every exotic character is several tokens."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -32,13 +32,13 @@ def tokenizer():
     return made
 
 
-def guarded(pieces, stop_texts):
+def guarded(pieces: list[str], stop_texts: list[str]) -> tuple[str, bool]:
     guard = StopGuard(stop_texts)
     text = "".join(guard.add(piece) for piece in pieces)
     return (text if guard.stopped else text + guard.flush()), guard.stopped
 
 
-def expected(text, stop_texts):
+def expected(text: str, stop_texts: list[str]) -> tuple[str, bool]:
     """The text up to the stop that is complete first, letter by letter."""
     for end in range(1, len(text) + 1):
         found = [stop for stop in stop_texts if text[:end].endswith(stop)]
@@ -48,12 +48,16 @@ def expected(text, stop_texts):
 
 
 @given(st.lists(letters, max_size=8), stops)
-def test_a_stop_text_is_found_however_the_text_is_split(pieces, stop_texts):
+def test_a_stop_text_is_found_however_the_text_is_split(
+    pieces: list[str], stop_texts: list[str]
+) -> None:
     assert guarded(pieces, stop_texts) == expected("".join(pieces), stop_texts)
 
 
 @given(st.lists(letters, max_size=8), stops)
-def test_what_was_handed_out_is_always_a_beginning_of_the_final_text(pieces, stop_texts):
+def test_what_was_handed_out_is_always_a_beginning_of_the_final_text(
+    pieces: list[str], stop_texts: list[str]
+) -> None:
     final, _ = expected("".join(pieces), stop_texts)
     guard = StopGuard(stop_texts)
     sent = ""
@@ -64,7 +68,7 @@ def test_what_was_handed_out_is_always_a_beginning_of_the_final_text(pieces, sto
         assert final.startswith(sent)
 
 
-def test_only_what_may_become_a_stop_text_is_held_back():
+def test_only_what_may_become_a_stop_text_is_held_back() -> None:
     guard = StopGuard(["\n\nUser:"])
 
     assert guard.add("Hello") == "Hello"
@@ -75,7 +79,9 @@ def test_only_what_may_become_a_stop_text_is_held_back():
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_characters_of_many_tokens_come_out_whole_and_once(tokenizer, sample):
+def test_characters_of_many_tokens_come_out_whole_and_once(
+    tokenizer: Tokenizer, sample: str
+) -> None:
     detokenizer = Detokenizer(tokenizer)
     ids = tokenizer.encode(sample).ids
     assert len(ids) > len(sample.encode()) // 4
@@ -87,7 +93,7 @@ def test_characters_of_many_tokens_come_out_whole_and_once(tokenizer, sample):
 
 
 @given(st.text(max_size=30))
-def test_any_text_survives_tokens_and_back(tokenizer, text):
+def test_any_text_survives_tokens_and_back(tokenizer: Tokenizer, text: str) -> None:
     detokenizer = Detokenizer(tokenizer)
 
     pieces = [detokenizer.add(token) for token in tokenizer.encode(text).ids]
@@ -95,7 +101,7 @@ def test_any_text_survives_tokens_and_back(tokenizer, text):
     assert "".join(pieces) + detokenizer.flush() == text.rstrip(REPLACEMENT)
 
 
-def test_an_answer_cut_inside_a_character_ends_before_it(tokenizer):
+def test_an_answer_cut_inside_a_character_ends_before_it(tokenizer: Tokenizer) -> None:
     detokenizer = Detokenizer(tokenizer)
     ids = tokenizer.encode("abc🦊").ids
 
@@ -104,7 +110,7 @@ def test_an_answer_cut_inside_a_character_ends_before_it(tokenizer):
     assert text == "abc"
 
 
-def test_a_stop_text_inside_the_last_flush_is_found(tokenizer):
+def test_a_stop_text_inside_the_last_flush_is_found(tokenizer: Tokenizer) -> None:
     answer = AnswerText(tokenizer, ["c🦊"])
     text = "".join(answer.add(token) for token in tokenizer.encode("abc🦊d").ids)
 
@@ -112,10 +118,10 @@ def test_a_stop_text_inside_the_last_flush_is_found(tokenizer):
     assert answer.stopped
 
 
-def test_special_tokens_are_no_text(tokenizer):
+def test_special_tokens_are_no_text(tokenizer: Tokenizer) -> None:
     answer = AnswerText(tokenizer, [])
-    end = tokenizer.token_to_id("<end>")
+    end = tokenizer.encode("<end>").ids
 
-    text = "".join(answer.add(token) for token in [*tokenizer.encode("ab").ids, end])
+    text = "".join(answer.add(token) for token in [*tokenizer.encode("ab").ids, *end])
 
     assert text + answer.finish() == "ab"

@@ -15,6 +15,7 @@ from orchestrator.runners.torch.wire import (
     Prefilled,
     Produced,
     Refused,
+    Report,
     Shutdown,
     Step,
     WireError,
@@ -35,12 +36,14 @@ reports = st.lists(st.builds(Step, st.lists(events, max_size=5)), max_size=6)
 
 
 @given(reports, st.data())
-def test_frames_arrive_whole_however_their_bytes_are_split(sent, data):
+def test_frames_arrive_whole_however_their_bytes_are_split(
+    sent: list[Step], data: st.DataObject
+) -> None:
     stream = b"".join(frame(report) for report in sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     decoder = FrameDecoder()
 
-    received = []
+    received: list[Report] = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         received += [report_decoder.decode(body) for body in decoder.feed(stream[start:end])]
 
@@ -48,7 +51,7 @@ def test_frames_arrive_whole_however_their_bytes_are_split(sent, data):
     assert decoder.pending == 0
 
 
-def test_every_command_is_the_same_on_the_other_side():
+def test_every_command_is_the_same_on_the_other_side() -> None:
     messages = [{"role": "user", "content": "日本 🦊"}]
     commands = [
         Load(TorchSettings(model="m", threads=3)),
@@ -67,14 +70,14 @@ def test_every_command_is_the_same_on_the_other_side():
     assert received == commands
 
 
-def test_a_frame_larger_than_allowed_is_refused_before_it_is_read():
+def test_a_frame_larger_than_allowed_is_refused_before_it_is_read() -> None:
     decoder = FrameDecoder(max_bytes=10)
 
     with pytest.raises(WireError, match="11 bytes"):
         list(decoder.feed((11).to_bytes(4, "big")))
 
 
-def test_frames_before_a_bad_one_are_still_delivered():
+def test_frames_before_a_bad_one_are_still_delivered() -> None:
     decoder = FrameDecoder(max_bytes=10)
     bodies = decoder.feed((2).to_bytes(4, "big") + b"ok" + (11).to_bytes(4, "big"))
 

@@ -1,10 +1,12 @@
 """A real but tiny model: two layers, random weights, a byte-level tokenizer. Loads in a moment."""
 
 import json
+from pathlib import Path
 
 import gguf
 import numpy as np
 import torch
+import tqdm
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
@@ -22,10 +24,11 @@ HIDDEN, LAYERS, HEADS, KEY_HEADS, INNER = 32, 2, 4, 2, 48
 
 
 torch.set_num_threads(1)  # several threads cost such a model more than they bring
-disable_progress_bar()  # its first bar would leave a thread behind
+disable_progress_bar()  # a bar would leave a thread behind
+tqdm.tqdm.monitor_interval = 0  # so would those that transformers can't switch off
 
 
-def tokenizer():
+def tokenizer() -> PreTrainedTokenizerFast:
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -41,7 +44,7 @@ def tokenizer():
     )
 
 
-def model(vocabulary):
+def model(vocabulary: int) -> LlamaForCausalLM:
     torch.manual_seed(7)
     made = LlamaForCausalLM(
         LlamaConfig(
@@ -55,13 +58,13 @@ def model(vocabulary):
             bos_token_id=0,
             eos_token_id=0,
             initializer_range=1.0,
-            attn_implementation="sdpa",
         )
     )
+    made.set_attn_implementation("sdpa")
     return made.eval()
 
 
-def loaded():
+def loaded() -> LoadedModel:
     words = tokenizer()
     net = model(len(words))
     facts = Ready(
@@ -82,13 +85,13 @@ def loaded():
     )
 
 
-def write_directory(folder):
+def write_directory(folder: Path) -> None:
     words = tokenizer()
     words.save_pretrained(folder)
     model(len(words)).save_pretrained(folder)
 
 
-def write_gguf(path):
+def write_gguf(path: Path) -> None:
     words = tokenizer().backend_tokenizer
     vocabulary = words.get_vocab()
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
@@ -113,7 +116,7 @@ def write_gguf(path):
     writer.add_chat_template(TEMPLATE)
     chance = np.random.default_rng(7)
 
-    def add(name, *shape):
+    def add(name: str, *shape: int) -> None:
         writer.add_tensor(name, chance.standard_normal(shape, dtype=np.float32))
 
     width = HIDDEN // HEADS
@@ -137,6 +140,6 @@ def write_gguf(path):
     writer.close()
 
 
-def _merges(words):
+def _merges(words: Tokenizer) -> list[list[str]]:
 
     return json.loads(words.to_str())["model"]["merges"]
