@@ -7,7 +7,7 @@ A user's mistake is a line a fault on standard error, never a traceback. Exit co
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
@@ -221,7 +221,7 @@ def _result_json(stream: TokenStream) -> str:
 
 
 @contextmanager
-def _mistakes_told() -> Iterator[None]:
+def _mistakes_told() -> Generator[None]:
     try:
         yield
     except ConfigError as error:

@@ -81,15 +81,16 @@ def _merge_call(call: dict[str, object], piece: Mapping[str, object]) -> None:
 
 
 def _joined(known: object, value: object) -> object:
-    if known is None:
-        return value
+    newest = value
+    if newest is None:
+        return known
     if isinstance(known, str) and isinstance(value, str):
         return known + value
     if isinstance(known, list) and isinstance(value, list):
-        return cast("list[object]", known) + cast("list[object]", value)
+        return [*cast("list[object]", known), *cast("list[object]", value)]
     if isinstance(known, dict) and isinstance(value, dict):
         members = dict(cast("dict[str, object]", known))
         for name, member in cast("dict[str, object]", value).items():
             members[name] = _joined(members.get(name), member)
         return members
-    return known if value is None else value
+    return newest

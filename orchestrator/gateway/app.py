@@ -22,9 +22,10 @@ from typing_extensions import override
 
 from orchestrator import metrics
 from orchestrator.errors import InternalError, OrchestratorError
-from orchestrator.gateway.chat import ChatCompletions
-from orchestrator.gateway.document import CHAT_PATH, add_chat_route
+from orchestrator.gateway.chat import LINGER, ChatCompletions
+from orchestrator.gateway.document import CHAT_PATH, NO_SUCH_MODEL, add_chat_route
 from orchestrator.gateway.failure import (
+    ErrorObject,
     Headers,
     error_object,
     failure_object,
@@ -64,9 +65,12 @@ class Gateway(FastAPI):
         system: What serves the requests.
         max_body: Bytes that a request may have.
         access_log: Whether each request is a line in the log.
+        linger: Seconds from a request's end after which a caller who doesn't read is cut off.
     """
 
-    def __init__(self, system: System, *, max_body: int, access_log: bool = True) -> None:
+    def __init__(
+        self, system: System, *, max_body: int, access_log: bool = True, linger: float = LINGER
+    ) -> None:
         super().__init__(
             title="orchestrator",
             version=version("orchestrator"),
@@ -82,13 +86,15 @@ class Gateway(FastAPI):
         )
         self._system = system
         self._access_log = access_log
-        self._chat = ChatCompletions(system.router, max_body=max_body, access_log=access_log)
+        self._chat = ChatCompletions(
+            system.router, max_body=max_body, access_log=access_log, linger=linger
+        )
         # never reached by POST; makes any other method on that path a 405
         self.router.routes.append(Route(CHAT_PATH, self._chat, methods=["POST"]))
         self.get("/v1/models")(self._list_models)
-        self.get("/v1/models/{model:path}")(self._show_model)
+        self.get("/v1/models/{model:path}", responses=NO_SUCH_MODEL)(self._show_model)
         self.get("/livez", responses={503: {"model": Liveness}})(self._livez)
-        self.get("/readyz", responses={503: {"model": Readiness}})(self._readyz)
+        self.get("/readyz", responses={503: {"model": Readiness}} | NO_SUCH_MODEL)(self._readyz)
         self.get("/metrics")(self._metrics)
 
     @override
@@ -184,9 +190,7 @@ async def _broken(_: Request, error: Exception) -> Response:
     return _json(told.status_code, failure_object(told))
 
 
-def _json(
-    status: int, body: dict[str, object], headers: Mapping[str, str] | None = None
-) -> Response:
+def _json(status: int, body: ErrorObject, headers: Mapping[str, str] | None = None) -> Response:
     return Response(
         msgspec.json.encode(body), status, dict(headers or {}), media_type="application/json"
     )

@@ -4,7 +4,8 @@
 
 No status is sent before the first chunk or the ending, so a failure until then is a real HTTP
 error. After it a failure is one error event, and the stream ends without a finish reason. All
-chunks that are ready go out in one write. A caller who goes away ends the request at once.
+chunks that are ready go out in one write. A caller who goes away ends the request at once; one who
+stays but doesn't read loses its connection some time after the request has ended.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from orchestrator.gateway.body import read_body
 from orchestrator.gateway.chat_request import TIMEOUT_HEADER, ChatCall, read_call
 from orchestrator.gateway.chunks import ChunkWriter
 from orchestrator.gateway.failure import failure_event, send_failure, send_json
+from orchestrator.gateway.listener import ABORT
 from orchestrator.gateway.visit import Visit
 from orchestrator.routing import Router
 
@@ -36,6 +38,8 @@ STREAM_HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx would hold the stream back
 )
+LINGER = 30.0
+"""Seconds that a caller has to read what is left once its request has ended."""
 DRAIN_RETRY_AFTER = 1.0
 """Seconds; another instance can serve at once."""
 
@@ -47,10 +51,14 @@ class ChatCompletions:
         router: Where requests go.
         max_body: Bytes at most.
         access_log: Whether each request is a line in the log.
+        linger: Seconds from a request's end after which a caller who doesn't read is cut off.
     """
 
-    def __init__(self, router: Router, *, max_body: int, access_log: bool) -> None:
+    def __init__(
+        self, router: Router, *, max_body: int, access_log: bool, linger: float = LINGER
+    ) -> None:
         self._router = router
+        self._linger = linger
         self._max_body = max_body
         self._access_log = access_log
         self.draining = False
@@ -60,7 +68,7 @@ class ChatCompletions:
         """Serves one request."""
         visit = Visit.of(scope)
         try:
-            await self._serve(visit, receive, send)
+            await self._serve(visit, scope, receive, send)
         except OrchestratorError as error:
             visit.status = error.status_code
             await send_failure(send, error, visit.response_headers)
@@ -71,7 +79,7 @@ class ChatCompletions:
             if self._access_log:
                 visit.log()
 
-    async def _serve(self, visit: Visit, receive: Receive, send: Send) -> None:
+    async def _serve(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
         if self.draining:
             raise EngineDrainingError(
                 "the service is stopping; send the request to another instance",
@@ -82,7 +90,12 @@ class ChatCompletions:
         visit.request = call.request
         channel = call.request.channel
         self._router.submit(call.request)
-        watch = asyncio.get_running_loop().create_task(_end_when_gone(receive, channel))
+        loop = asyncio.get_running_loop()
+        watch = loop.create_task(_end_when_gone(receive, channel))
+        abort = scope.get("extensions", {}).get(ABORT, {}).get("abort")
+        lingering: list[asyncio.TimerHandle] = []
+        if abort is not None:
+            channel.watch(lambda: lingering.append(loop.call_later(self._linger, abort)))
         try:
             if call.stream:
                 await _stream(call, visit, send)
@@ -92,6 +105,8 @@ class ChatCompletions:
             watch.cancel()
             # the server may cancel this task, and writing may fail: nobody reads any more
             _end(channel)
+            for timer in lingering:
+                timer.cancel()
 
 
 async def _stream(call: ChatCall, visit: Visit, send: Send) -> None:

@@ -70,8 +70,8 @@ class ChunkWriter:
     def finish(self, finished: Finished) -> bytes:
         """The end of an answer that is complete."""
         parts = [self._write_whole(TokenChunk("", 0))] if self._new else []
-        choice = {"index": 0, "delta": {}, "finish_reason": finished.finish_reason.value}
-        parts += (self._before, _encode(choice), self._tail)
+        reason = _encode(finished.finish_reason.value)
+        parts += (self._before, b'{"index":0,"delta":{},"finish_reason":', reason, b"}", self._tail)
         if self._include_usage:
             usage = _encode(usage_object(finished.usage))
             parts += (self._before, b'],"usage":', usage, b"}\n\n")

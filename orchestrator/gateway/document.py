@@ -1,14 +1,13 @@
 """The part of the OpenAPI document that FastAPI can't see: the chat route is raw ASGI."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
 from orchestrator.gateway.chat_request import ChatCompletionRequest
 
 CHAT_PATH = "/v1/chat/completions"
-ERROR = "#/components/schemas/Error"
 FAILURES = {
     400: "The request is malformed, or the model can't serve it; `param` names the field.",
     404: "No model of that name.",
@@ -50,9 +49,18 @@ def add_chat_route(document: dict[str, object], routes: Sequence[str]) -> None:
     components = cast("dict[str, object]", document.setdefault("components", {}))
     known = cast("dict[str, object]", components.setdefault("schemas", {}))
     known.update(schemas)
-    known["Error"] = _ERROR_SCHEMA
+    known["Error"] = known["HTTPValidationError"] = _ERROR_SCHEMA
     paths = cast("dict[str, object]", document.setdefault("paths", {}))
     paths[CHAT_PATH] = {"post": _operation()}
+
+
+def _failure(description: str) -> dict[str, object]:
+    schema = {"$ref": "#/components/schemas/Error"}
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+NO_SUCH_MODEL: dict[int | str, dict[str, Any]] = {404: _failure(FAILURES[404])}
+"""For FastAPI's own routes."""
 
 
 def _operation() -> dict[str, object]:
@@ -63,13 +71,7 @@ def _operation() -> dict[str, object]:
             "text/event-stream": {"schema": {"type": "string"}},
         },
     }
-    failed = {
-        str(status): {
-            "description": description,
-            "content": {"application/json": {"schema": {"$ref": ERROR}}},
-        }
-        for status, description in FAILURES.items()
-    }
+    failed = {str(status): _failure(description) for status, description in FAILURES.items()}
     schema = {"$ref": "#/components/schemas/ChatCompletionRequest"}
     return {
         "summary": "Answer a conversation",

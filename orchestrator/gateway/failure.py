@@ -13,18 +13,18 @@ GONE = 499
 MAX_CAUSE_TEXT = 500
 
 Headers = Sequence[tuple[bytes, bytes]]
+ErrorObject = dict[str, dict[str, str | None]]
+"""`{"error": {"message", "type", "param", "code"}}`."""
 
 
-def error_object(
-    message: str, *, kind: str, code: str, param: str | None = None
-) -> dict[str, object]:
+def error_object(message: str, *, kind: str, code: str, param: str | None = None) -> ErrorObject:
     """An error in OpenAI's shape."""
     # a file's name in an error may hold half a character, which no encoding takes
     text = message.encode("utf-8", "replace").decode()
     return {"error": {"message": text, "type": kind, "param": param, "code": code}}
 
 
-def failure_object(error: OrchestratorError) -> dict[str, object]:
+def failure_object(error: OrchestratorError) -> ErrorObject:
     """One of our errors in OpenAI's shape, its root cause told."""
     return error_object(_told(error), kind=error.kind, code=error.code, param=error.param)
 

@@ -18,6 +18,8 @@ KEEP_ALIVE = 75
 """Seconds; longer than the usual idle time of load balancers, so that they close first."""
 CLOSE_LIMIT = 5
 """Seconds that responses have to be written once all requests have ended."""
+ABORT = "orchestrator.abort"
+"""ASGI extension: ends a connection whose peer reads no more, without waiting for it."""
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 100
 
@@ -36,6 +38,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes = 0
+        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
 
     @override
     def on_url(self, url: bytes) -> None:

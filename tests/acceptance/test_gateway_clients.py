@@ -15,7 +15,7 @@ from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.lease import Lease, Step
 from tests.fakes.scripted import DONE, ScriptedRunner, Stage
-from tests.gateway.serving import Served, serving
+from tests.gateway.serving import Served, plays, serving
 
 pytestmark = pytest.mark.live
 
@@ -28,7 +28,7 @@ def connect(served: Served) -> openai.AsyncOpenAI:
 
 
 async def test_the_client_streams_an_answer_with_usage() -> None:
-    stage = Stage(lambda *_: ["Hel", "lo", " there", HELLO])
+    stage = plays("Hel", "lo", " there", HELLO)
 
     async with asyncio.timeout(10), serving({"m": stage}) as served, connect(served) as client:
         stream = await client.chat.completions.create(
@@ -46,7 +46,7 @@ async def test_the_client_streams_an_answer_with_usage() -> None:
 
 
 async def test_the_client_gets_a_whole_answer() -> None:
-    stage = Stage(lambda *_: ["Hel", "lo", HELLO])
+    stage = plays("Hel", "lo", HELLO)
 
     async with asyncio.timeout(10), serving({"m": stage}) as served, connect(served) as client:
         answer = await client.chat.completions.create(model="m", messages=MESSAGES)
@@ -60,7 +60,7 @@ async def test_the_client_gets_a_whole_answer() -> None:
 async def test_the_client_lists_the_models() -> None:
     async with (
         asyncio.timeout(10),
-        serving({"m": Stage(lambda *_: [DONE])}, {"r": ["m"]}) as served,
+        serving({"m": plays(DONE)}, {"r": ["m"]}) as served,
         connect(served) as client,
     ):
         models = [model.id async for model in client.models.list()]
@@ -71,7 +71,7 @@ async def test_the_client_lists_the_models() -> None:
 async def test_the_client_raises_its_own_errors_with_our_codes() -> None:
     async with (
         asyncio.timeout(10),
-        serving({"m": Stage(lambda *_: [DONE])}) as served,
+        serving({"m": plays(DONE)}) as served,
         connect(served) as client,
     ):
         with pytest.raises(openai.NotFoundError) as unknown:
@@ -86,7 +86,7 @@ async def test_the_client_raises_its_own_errors_with_our_codes() -> None:
 
 async def test_the_client_hears_of_a_failure_in_mid_stream() -> None:
     read = asyncio.Event()
-    stage = Stage(lambda *_: ["a", read, UpstreamTruncatedError("the provider hung up")])
+    stage = plays("a", read, UpstreamTruncatedError("the provider hung up"))
     texts: list[str | None] = []
 
     async with (
@@ -132,7 +132,7 @@ class ToolStage(Stage):
 
 
 async def test_the_client_puts_tool_calls_together_streamed_and_whole() -> None:
-    stage = ToolStage(lambda *_: [])
+    stage = ToolStage(lambda _request, _call: [])
 
     async with asyncio.timeout(10), serving({"m": stage}) as served, connect(served) as client:
         async with client.chat.completions.stream(model="m", messages=MESSAGES) as stream:

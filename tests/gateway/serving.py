@@ -5,14 +5,14 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 import httpx
 
 from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.listener import Listener, bind
 from orchestrator.wiring import System
-from tests.fakes.scripted import Stage
+from tests.fakes.scripted import Line, Stage
 from tests.fakes.systems import Settings, running
 
 CHAT = "/v1/chat/completions"
@@ -26,6 +26,11 @@ class Served:
     system: System
     gateway: Gateway
     client: httpx.AsyncClient
+    listener: Listener
+
+    @property
+    def connections(self) -> int:
+        return len(self.listener.server_state.connections)
 
     async def ask(self, **members: object) -> httpx.Response:
         return await self.client.post(CHAT, json=body(**members))
@@ -44,11 +49,16 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
+def plays(*lines: Line, local: bool = False) -> Stage:
+    """A stage whose every request gets these lines."""
+    return Stage(lambda _request, _call: lines, local=local)
+
+
 def body(**members: object) -> dict[str, object]:
     return {"model": "m", "messages": [{"role": "user", "content": "hi"}]} | members
 
 
-def events(text: str) -> list[dict[str, object] | str]:
+def events(text: str) -> list[Any]:  # Any: what json.loads makes of foreign bytes
     """The data of each event of a stream; `[DONE]` stays text."""
     data = [block.removeprefix("data: ") for block in text.split("\n\n") if block]
     return [item if item == "[DONE]" else json.loads(item) for item in data]
@@ -57,7 +67,7 @@ def events(text: str) -> list[dict[str, object] | str]:
 def text_of(stream: str) -> str:
     pieces: list[str] = []
     for event in events(stream):
-        if isinstance(event, dict):
+        if event != "[DONE]":
             pieces += [choice["delta"].get("content", "") for choice in event.get("choices", [])]
     return "".join(pieces)
 
@@ -68,10 +78,11 @@ async def serving(
     routes: Mapping[str, Sequence[str]] | None = None,
     *,
     access_log: bool = True,
+    linger: float = 30,
     **settings: Unpack[Settings],
 ) -> AsyncGenerator[Served]:
     async with running(stages, routes, **settings) as system:
-        gateway = Gateway(system, max_body=MAX_BODY, access_log=access_log)
+        gateway = Gateway(system, max_body=MAX_BODY, access_log=access_log, linger=linger)
         with bind("127.0.0.1", 0) as sock:
             listener = Listener(gateway, sock)
             task = asyncio.create_task(listener.run_until_closed())
@@ -79,7 +90,7 @@ async def serving(
                 await listener.listening.wait()
                 url = f"http://127.0.0.1:{listener.port}"
                 async with httpx.AsyncClient(base_url=url, timeout=5) as client:
-                    yield Served(url, listener.port, system, gateway, client)
+                    yield Served(url, listener.port, system, gateway, client, listener)
             finally:
                 listener.close()
                 await task

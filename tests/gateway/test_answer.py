@@ -1,6 +1,7 @@
 """Deltas of a stream, merged into one message."""
 
 import json
+from typing import Any
 
 from orchestrator.events import Finished, FinishReason, TokenChunk
 from orchestrator.gateway.answer import merge_fields, whole_answer
@@ -8,7 +9,7 @@ from orchestrator.gateway.answer import merge_fields, whole_answer
 STOP = Finished(FinishReason.STOP)
 
 
-def answer(*chunks: TokenChunk, finished: Finished = STOP) -> dict[str, object]:
+def answer(*chunks: TokenChunk, finished: Finished = STOP) -> dict[str, Any]:
     return json.loads(whole_answer(chunks, finished, completion_id="c", model="m", created=1))
 
 

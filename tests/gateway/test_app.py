@@ -6,11 +6,11 @@ import logging
 import pytest
 
 from tests.fakes.scripted import DONE, Stage
-from tests.gateway.serving import CHAT, body, serving
+from tests.gateway.serving import CHAT, body, plays, serving
 
 
 def make_stage() -> Stage:
-    return Stage(lambda *_: ["a", DONE])
+    return plays("a", DONE)
 
 
 async def test_every_route_is_listed_as_a_model() -> None:
@@ -74,7 +74,7 @@ async def test_the_metrics_count_what_was_served() -> None:
 async def test_an_unexpected_error_of_an_endpoint_is_told_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def explode():
+    def explode() -> None:
         raise ZeroDivisionError("inner matters")
 
     async with asyncio.timeout(5), serving({"m": make_stage()}) as served:

@@ -2,18 +2,20 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 
 import pytest
 
 from orchestrator.errors import ContextLengthExceededError, InvalidRequestError
 from orchestrator.gateway.chat_request import read_call
+from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
-from tests.fakes.scripted import DONE, Stage
-from tests.gateway.serving import CHAT, MAX_BODY, body, serving
+from tests.fakes.scripted import DONE
+from tests.gateway.serving import CHAT, MAX_BODY, body, plays, serving
 
 USER = {"role": "user", "content": "hi"}
 
-WRONG_FIELDS = [
+WRONG_FIELDS: list[tuple[dict[str, object], str]] = [
     ({"model": 1}, "model"),
     ({"model": None}, "model"),
     ({"messages": []}, "messages"),
@@ -79,7 +81,7 @@ def test_a_wrong_field_is_named_in_the_refusal(members: dict[str, object], param
 
 
 async def test_no_wrong_field_reaches_a_runner() -> None:
-    stage = Stage(lambda *_: ["a", DONE])
+    stage = plays("a", DONE)
 
     async with asyncio.timeout(5), serving({"m": stage}) as served:
         responses = [await served.ask(**members) for members, _ in WRONG_FIELDS]
@@ -95,7 +97,7 @@ async def test_no_wrong_field_reaches_a_runner() -> None:
 
 
 async def test_a_body_that_is_no_json_object_is_a_400() -> None:
-    stage = Stage(lambda *_: ["a", DONE])
+    stage = plays("a", DONE)
 
     async with asyncio.timeout(5), serving({"m": stage}) as served:
         responses = [await served.client.post(CHAT, content=payload) for payload in NO_JSON]
@@ -126,7 +128,7 @@ def test_a_number_out_of_range_is_named_with_its_field() -> None:
 
 
 async def test_an_unknown_model_is_404_with_the_nearest_name() -> None:
-    stage = Stage(lambda *_: ["a", DONE])
+    stage = plays("a", DONE)
 
     async with asyncio.timeout(5), serving({"small": stage}) as served:
         response = await served.ask(model="smal")
@@ -140,10 +142,10 @@ async def test_an_unknown_model_is_404_with_the_nearest_name() -> None:
 
 @pytest.mark.parametrize("announced", [True, False])
 async def test_a_body_above_the_limit_is_413_whether_announced_or_not(announced: bool) -> None:
-    stage = Stage(lambda *_: ["a", DONE])
+    stage = plays("a", DONE)
     payload = json.dumps(body(padding="x" * (10 << 20))).encode()
 
-    async def pieces():
+    async def pieces() -> AsyncGenerator[bytes]:
         for start in range(0, len(payload), 1 << 16):
             yield payload[start : start + (1 << 16)]
 
@@ -160,9 +162,9 @@ async def test_a_body_above_the_limit_is_413_whether_announced_or_not(announced:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_context_that_is_too_long_is_a_400_before_the_queue(stream: bool) -> None:
-    stage = Stage(lambda *_: ["a", DONE])
+    stage = plays("a", DONE)
 
-    def inspect(_request) -> None:
+    def inspect(_request: PriorityRequest) -> None:
         raise ContextLengthExceededError("9000 tokens don't fit into 8192", param="messages")
 
     strict = SlotFactory(create=stage.factory().create, model="strict", inspect=inspect)

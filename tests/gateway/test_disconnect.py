@@ -9,7 +9,7 @@ from orchestrator.errors import RequestCanceledError
 from orchestrator.events import Failed
 from orchestrator.request import PriorityRequest
 from tests.fakes.scripted import DONE, Line, Stage
-from tests.gateway.serving import body, serving, until
+from tests.gateway.serving import body, plays, serving, until
 
 FREE_WITHIN = 0.25
 
@@ -100,7 +100,7 @@ async def test_leaving_while_queued_never_reaches_a_runner() -> None:
 
 
 async def test_leaving_in_the_middle_of_the_body_starts_nothing() -> None:
-    stage = Stage(lambda *_: ["a", DONE])
+    stage = plays("a", DONE)
 
     async with asyncio.timeout(5), serving({"m": stage}) as served:
         _, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -117,7 +117,7 @@ async def test_leaving_in_the_middle_of_the_body_starts_nothing() -> None:
 
 
 async def test_two_hundred_callers_leaving_at_once_leave_nothing_behind() -> None:
-    stage = Stage(lambda *_: ["a", asyncio.Event()])
+    stage = plays("a", asyncio.Event())
 
     async with asyncio.timeout(20), serving({"m": stage}, slots=8) as served:
         writers = [(await send_chat(served.port, stream=True))[1] for _ in range(200)]
@@ -128,4 +128,23 @@ async def test_two_hundred_callers_leaving_at_once_leave_nothing_behind() -> Non
         health = served.system.health()[0]
 
     assert (health.inflight, health.queued) == (0, 0)
+    assert stage.running == 0
+
+
+async def test_a_caller_who_stays_but_does_not_read_loses_its_connection() -> None:
+    page = "x" * 100_000
+    endless: list[Line] = [page, 0.0] * 200  # 0.0: the gateway's turn to write
+    stage = Stage(lambda _request, call: endless if call == 0 else ["a", DONE])
+
+    async with asyncio.timeout(5), serving({"m": stage}, slots=1, linger=0.05) as served:
+        reader, writer = await send_chat(served.port, stream=True)
+        await reader.readuntil(b"\r\n\r\n")
+        await served.idle()
+        await until(lambda: served.connections == 0)
+        answer = await served.ask()
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(200 * len(page))
+        writer.close()
+
+    assert answer.status_code == 200
     assert stage.running == 0

@@ -5,13 +5,13 @@ import asyncio
 from orchestrator.actors.supervisor import Supervision
 from orchestrator.errors import WorkerCrashedError, WorkerStartError
 from tests.fakes.scripted import DONE, Stage
-from tests.gateway.serving import serving, until
+from tests.gateway.serving import plays, serving, until
 
 STAYS_DOWN = Supervision(max_restarts=0, on_poison="stay")
 
 
 def make_stage() -> Stage:
-    return Stage(lambda *_: ["a", DONE], local=True)
+    return plays("a", DONE, local=True)
 
 
 async def test_a_gateway_that_serves_is_live_and_ready() -> None:
@@ -94,7 +94,9 @@ async def test_a_poisoned_engine_that_comes_back_stays_live_and_says_when() -> N
 
 
 async def test_a_deployment_without_a_live_slot_is_not_ready() -> None:
-    stage = Stage(lambda *_: [DONE], start_error=lambda _: WorkerStartError("no such model"))
+    stage = Stage(
+        lambda _request, _call: [DONE], start_error=lambda _: WorkerStartError("no such model")
+    )
     rules = Supervision(max_restarts=2, initial_backoff=0.001)
 
     async with asyncio.timeout(5), serving({"m": stage}, slots=1, supervision=rules) as served:
@@ -121,7 +123,7 @@ async def test_a_storm_of_probes_at_a_poisoned_engine_is_answered() -> None:
 
 async def test_load_alone_makes_nothing_unready() -> None:
     hold = asyncio.Event()
-    stage = Stage(lambda *_: [hold, "a", DONE])
+    stage = plays(hold, "a", DONE)
 
     async with asyncio.timeout(5), serving({"m": stage}, slots=1, queue_capacity=2) as served:
         asking = [asyncio.create_task(served.ask())]

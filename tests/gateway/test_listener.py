@@ -3,15 +3,16 @@
 import asyncio
 import json
 import socket
+from typing import Any
 
 import pytest
 
 from orchestrator.gateway.listener import MAX_HEAD_BYTES, MAX_HEADERS, BindError, bind
-from tests.fakes.scripted import DONE, Stage
-from tests.gateway.serving import serving
+from tests.fakes.scripted import DONE
+from tests.gateway.serving import plays, serving
 
 
-async def answer_to(port: int, request: bytes) -> tuple[bytes, dict[str, object]]:
+async def answer_to(port: int, request: bytes) -> tuple[bytes, dict[str, Any]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -30,7 +31,7 @@ async def answer_to(port: int, request: bytes) -> tuple[bytes, dict[str, object]
     ],
 )
 async def test_a_head_that_is_too_large_or_broken_is_a_400(request_bytes: bytes) -> None:
-    async with asyncio.timeout(5), serving({"m": Stage(lambda *_: [DONE])}) as served:
+    async with asyncio.timeout(5), serving({"m": plays(DONE)}) as served:
         status, body = await answer_to(served.port, request_bytes)
         after = await served.client.get("/livez")
 
