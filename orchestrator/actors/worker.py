@@ -138,6 +138,10 @@ class RemoteWorker(LoopActor):
     def _begin(self, assign: Assign) -> None:
         loop = asyncio.get_running_loop()
         request, now = assign.request, loop.time()
+        if request.channel.ending is not None:  # it was canceled while the order was on its way
+            assign.permit.release()
+            self._on_ended(AttemptEnded(self._settings.worker, assign.epoch, Canceled()))
+            return
         record = AttemptRecord(
             deployment=self._settings.deployment,
             worker=self._settings.worker,
@@ -164,6 +168,7 @@ class RemoteWorker(LoopActor):
         result: OrchestratorError | BaseException | None,
     ) -> None:
         self._attempt = None
+        assign.permit.release()  # open still if the attempt was canceled before its first step
         now = asyncio.get_running_loop().time()
         record.ended_at = now
         if isinstance(result, OrchestratorError) and result.scope != "worker":
