@@ -9,15 +9,20 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
 
     run             -; seed, [anything for people]
     deployment      -; deployment, slots, queue_capacity, [permits_burst, permits_per_second],
-                    [max_restarts, restart_window], [retry_share, retry_floor, retry_window]:
-                    one per deployment, before all others; a limit that is left out isn't judged
+                    [max_restarts, restart_window], [retry_share, retry_floor, retry_window],
+                    [probes]: one per deployment, before all others; a limit that is left out isn't
+                    judged
     engine_start    -; deployment, generation: an engine begins to accept
     poison          -; deployment, cause: class and text of the root cause
+    supervisor_dead -; deployment: nobody watches it any more
     worker_start    worker; deployment: a new worker begins to start its runner
-    worker_dead     worker; deployment, deliberate: it ended; deliberate if it was asked to
+    worker_dead     worker; deployment, deliberate, [fault]: it ended; deliberate if it was asked
+                    to; fault is a text that all share who died of the same host
     kill            worker; deployment: a lease expired and the worker is written off for it
 
-    submit          request; [tokens]: the caller asks; tokens is the length of the whole answer
+    submit          request; [tokens], [reads], [must_succeed]: the caller asks; tokens is the
+                    length of the whole answer; reads is `slowly` or `never` of one that may be
+                    ended for it; must_succeed if nothing is broken any more
     accept          request; deployment, priority, deadline, depth: a deployment took it in; again
                     at the next one after a failover; depth is the queue's length, itself included
     reject          request; deployment, code, depth: a deployment refused it
@@ -25,11 +30,16 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
     dispatch        request, worker, epoch; deployment: the engine recorded the assignment
     attempt_start   request, worker, epoch, [attempt]; deployment, [resume]: the worker began it;
                     resume if it continues exactly what was read
+    admit           request, worker, epoch; deployment, state: the breaker, in that state, let it
+                    through
     provider_start  request, worker, epoch; deployment, [zombie]: it reached the provider or model
                     (a refused connection or circuit did not); zombie if it can't be canceled
     step            worker; budget: a lease was armed or made progress; seconds until it expires
     token           request, epoch; -: the channel took a chunk
     provider_end    request, worker, epoch; deployment: the stream at the provider is closed
+    breaker         -; deployment, state: it moved there (closed, open, half-open)
+    attempt_end     request, worker, epoch; deployment, verdict (none, success, failure): an
+                    admitted attempt is over; its move of the breaker, if any, stands before
     retry           request; deployment, not_before, depth: it went back into the queue
     late            [request, worker, epoch]; -: something old came and changed nothing
     read            request; index: the caller was given the token with that number, from 0
@@ -38,9 +48,11 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
                     cause, attempts: the ending was decided; epoch if an attempt decided it
     end_read        request; outcome: the caller was given the ending
 
-    fault_landed    [request], [worker]; [text]: an injected fault took effect there; an error that
-                    comes of it must tell this text; a hang has none
+    fault_landed    [request], [worker]; [text], [deployment]: an injected fault took effect there;
+                    an error that comes of it must tell this text; one with neither request nor
+                    worker concerns the whole deployment
     queue_depth     -; deployment, depth: a measurement at any time
+    ready           -; deployment, ready: what the health page says at that time
     gauge           -; name, value, [expected]: a measurement; with `expected` one taken at rest
 """
 
@@ -66,6 +78,7 @@ class Kind(StrEnum):
     DEPLOYMENT = "deployment"
     ENGINE_START = "engine_start"
     POISON = "poison"
+    SUPERVISOR_DEAD = "supervisor_dead"
     WORKER_START = "worker_start"
     WORKER_DEAD = "worker_dead"
     KILL = "kill"
@@ -75,10 +88,13 @@ class Kind(StrEnum):
     DEQUEUE = "dequeue"
     DISPATCH = "dispatch"
     ATTEMPT_START = "attempt_start"
+    ADMIT = "admit"
     PROVIDER_START = "provider_start"
     STEP = "step"
     TOKEN = "token"
     PROVIDER_END = "provider_end"
+    BREAKER = "breaker"
+    ATTEMPT_END = "attempt_end"
     RETRY = "retry"
     LATE = "late"
     READ = "read"
@@ -87,6 +103,7 @@ class Kind(StrEnum):
     END_READ = "end_read"
     FAULT_LANDED = "fault_landed"
     QUEUE_DEPTH = "queue_depth"
+    READY = "ready"
     GAUGE = "gauge"
 
 

@@ -3,7 +3,7 @@
 Holds I1, I2, I3, I11, I12 and I15.
 """
 
-from orchestrator.chaos.invariants.history import GRACE, History, Violation, first
+from orchestrator.chaos.invariants.history import GRACE, ON_ITS_WAY, History, Violation, first
 from orchestrator.chaos.journal import Event, Kind
 
 LATENESS = 0.25
@@ -37,14 +37,24 @@ def i1_one_ending(history: History) -> list[Violation]:
             if first(events, Kind.ACCEPT) is not None:
                 found.append(Violation("I1", request, "was accepted and never ended"))
             continue
-        after = events[events.index(terminal) + 1 :]
+        place = events.index(terminal)
+        begun = {event.epoch for event in events[:place] if event.kind is Kind.ATTEMPT_START}
         found += [
             Violation("I1", request, f"{event.kind} at {event.t} s after its ending")
-            for event in after
-            if event.kind in SETTLED
+            for event in events[place + 1 :]
+            if event.kind in SETTLED and not _crossed(event, terminal, begun)
         ]
         found += _reader_disagrees(request, events, terminal)
     return found
+
+
+def _crossed(event: Event, terminal: Event, begun: set[int | None]) -> bool:
+    """Whether an attempt that ran reached its provider while the word of the end was on its way."""
+    return (
+        event.kind is Kind.PROVIDER_START
+        and event.epoch in begun
+        and event.t <= terminal.t + ON_ITS_WAY
+    )
 
 
 def _reader_disagrees(request: str, events: list[Event], terminal: Event) -> list[Violation]:
@@ -165,7 +175,11 @@ def _causes(history: History, request: str, terminal: Event) -> list[str]:
         event.text("text", "")
         for event in history.of(Kind.FAULT_LANDED)
         if event.t <= terminal.t
-        and (event.request == request or (event.request is None and event.worker in workers))
+        and (
+            event.request == request
+            or (event.request is None and event.worker in workers)
+            or (event.request is None and event.worker is None and event.deployment in deployments)
+        )
     ]
     poisons = [
         event.text("cause")

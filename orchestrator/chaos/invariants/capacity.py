@@ -5,7 +5,14 @@ Holds I4, I8, I10 and I13.
 
 from collections import Counter, deque
 
-from orchestrator.chaos.invariants.history import GRACE, History, Violation, request_of, worker_of
+from orchestrator.chaos.invariants.history import (
+    GRACE,
+    ON_ITS_WAY,
+    History,
+    Violation,
+    request_of,
+    worker_of,
+)
 from orchestrator.chaos.journal import Event, Kind
 
 CANCEL_FREES = 0.25
@@ -80,10 +87,13 @@ def i8_cancel_frees_everything(history: History) -> list[Violation]:
         if Kind.TERMINAL in kinds[:place] or Kind.ACCEPT not in kinds[:place]:
             continue
         found += _ends_at_once(request, cancel, after)
+        begun = {event.epoch for event in before if event.kind is Kind.ATTEMPT_START}
         found += [
             Violation("I8", request, f"{event.kind} at {event.t} s, canceled at {cancel.t} s")
             for event in after
-            if event.kind in (Kind.DISPATCH, Kind.PROVIDER_START)
+            if event.kind is Kind.DISPATCH
+            or (event.kind is Kind.PROVIDER_START and event.epoch not in begun)
+            or (event.kind is Kind.PROVIDER_START and event.t > cancel.t + ON_ITS_WAY)
         ]
         for stream in _open_streams(before):
             found += _closes(history, stream, cancel, after)
@@ -196,7 +206,8 @@ def _over_budget(
 def i13_provider_sees_what_is_permitted(history: History) -> list[Violation]:
     """In any window the provider sees no more starts than burst plus rate times its length.
 
-    Kept as a leaky bucket, which overflows exactly if one of all windows does.
+    Kept as a leaky bucket, which overflows exactly if one of all windows does. What was permitted
+    may be on its way for a while, so windows may be that much shorter at the provider.
 
     Raises:
         JournalError: A deployment has no settings, or a rate without a burst.
@@ -212,7 +223,7 @@ def i13_provider_sees_what_is_permitted(history: History) -> list[Violation]:
         then, level = levels.get(name, (event.t, 0.0))
         level = max(0.0, level - rate * (event.t - then)) + 1.0
         levels[name] = (event.t, level)
-        if level > burst + rate * GRACE + GRACE:
+        if level > burst + rate * (GRACE + 2 * ON_ITS_WAY) + GRACE:
             text = f"start at {event.t} s is beyond {burst:g} + {rate:g} per second"
             found.append(Violation("I13", event.request, text))
     return found

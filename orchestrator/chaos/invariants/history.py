@@ -11,6 +11,8 @@ from orchestrator.chaos.journal import Event, JournalError, Kind
 
 GRACE = 2e-6
 """Seconds by which two rounded times may be wrong."""
+ON_ITS_WAY = 0.02
+"""Seconds that a word may take to whom it concerns, or a permitted start to its provider."""
 PER_TOKEN = frozenset({Kind.STEP, Kind.TOKEN, Kind.READ})
 
 

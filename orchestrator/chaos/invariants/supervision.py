@@ -125,17 +125,25 @@ def _hang_was_seen(
 def i19_restart_intensity(history: History) -> list[Violation]:
     """More deaths than the budget allows are followed by poison, never by another restart.
 
+    The death of a host ends all its workers and counts once.
+
     Raises:
         JournalError: A deployment has no settings, or a death no worker.
     """
     found: list[Violation] = []
     deaths: dict[str, deque[float]] = {}
+    shared: set[tuple[str, str]] = set()
     over: dict[str, Event] = {}  # deployment -> the death that was one too many
     poisoned: set[str] = set()
     for event in history.milestones:
         name = event.deployment
         match event.kind:
             case Kind.WORKER_DEAD if not event.flag("deliberate") and name not in poisoned:
+                if "fault" in event.value:
+                    fault = (name, event.text("fault"))
+                    if fault in shared:
+                        continue
+                    shared.add(fault)
                 if _one_too_many(history, deaths.setdefault(name, deque()), event):
                     over.setdefault(name, event)
             case Kind.WORKER_START if name in over:

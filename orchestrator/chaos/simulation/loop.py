@@ -137,6 +137,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self._lenient = True
         self._spins = 0
 
+    def stretch(self, seconds: float) -> None:
+        """Lets time pass within the step that runs, as a slow machine does."""
+        self._now += seconds
+
     def on_this_thread(self) -> bool:
         """Whether the caller runs on the loop's own thread."""
         return threading.get_ident() == self._thread

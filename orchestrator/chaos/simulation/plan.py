@@ -1,0 +1,146 @@
+"""All that will happen to a simulated run, written down before it begins.
+
+Nothing draws dice while a run lasts: provider, callers and injector read theirs from the plan. So a
+plan replays, prints, and shrinks. Points in time are seconds of the run, names are the journal's.
+"""
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from orchestrator.points import Point
+
+Mode = Literal["safety", "liveness"]
+Pace = Literal["eager", "slow", "never"]
+
+
+class Trouble(StrEnum):
+    """What goes wrong in one attempt."""
+
+    NONE = "none"
+    SLOW = "slow"
+    REFUSED = "refused"
+    HANG_CONNECT = "hang_connect"
+    RATE_LIMITED = "rate_limited"
+    SERVER_ERROR = "server_error"
+    BAD_REQUEST = "bad_request"
+    BUG = "bug"
+    HANG_FIRST = "hang_first"
+    HANG_MID = "hang_mid"
+    CUT = "cut"
+    CLEAN_CUT = "clean_cut"
+    CRASH_FIRST = "crash_first"
+    CRASH_MID = "crash_mid"
+    ZOMBIE = "zombie"
+
+
+class Dice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt's fate."""
+
+    trouble: Trouble = Trouble.NONE
+    after: int = 0
+    """Tokens before what happens in mid-stream."""
+    seconds: float = 0.0
+    """Of `Retry-After` (0 sends none), between slow tokens, or until a zombie's answer."""
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request, its reader, and the fate of each of its attempts."""
+
+    name: str
+    at: float
+    route: str
+    tokens: int
+    timeout: float
+    priority: int = 1
+    held: bool = False
+    idempotent: bool = True
+    pace: Pace = "eager"
+    buffer_tokens: int | None = None
+    """Unread tokens that the channel bears; None takes the default."""
+    cancel_after: int | None = None
+    """Tokens read before the caller cancels; None never does."""
+    cancel_delay: float = 0.0
+    """Seconds from the submission to a cancel after 0 tokens."""
+    dice: tuple[Dice, ...] = ()
+    """One per attempt; what comes after the last goes well."""
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One deployment."""
+
+    name: str
+    local: bool = False
+    shared_host: bool = False
+    """Whether the death of one local host takes every slot with it."""
+    slots: int = 2
+    queue_capacity: int = 16
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    failure_threshold: int = 5
+    open_for: float = 1.0
+    probes: int = 1
+    max_attempts: int = 3
+    max_restarts: int = 40
+    within: float = 10.0
+    stays_down: bool = False
+    """Whether a poison ends it for good."""
+    stall: float = 1.0
+    """Seconds that a step may take without progress."""
+    start_seconds: float = 0.0
+    bad_starts: tuple[int, ...] = ()
+    """Numbers of the starts that fail, from 0."""
+    token_seconds: float = 0.02
+
+
+class Action(StrEnum):
+    """What an injection does."""
+
+    POISON = "poison"
+    KILL_HOST = "kill_host"
+    KILL_SUPERVISOR = "kill_supervisor"
+    CANCEL = "cancel"
+    """Of the request that passes the point."""
+    STRETCH = "stretch"
+    """Time passes within the step."""
+
+
+class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A fault at a time, or at the n-th passage of a point."""
+
+    do: Action
+    deployment: str
+    at: float | None = None
+    point: Point | None = None
+    nth: int = 0
+    """Which passage in that deployment, from 0."""
+    delay: float = 0.0
+    """Seconds from the passage to the fault, or by which time is stretched."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One run."""
+
+    seed: int
+    """Of what is left to chance: the loop's shuffle and the backoff's jitter."""
+    mode: Mode = "safety"
+    shuffle: bool = False
+    grid: float = 0.0
+    shapes: tuple[Shape, ...]
+    routes: dict[str, tuple[str, ...]] = {}
+    callers: tuple[Caller, ...]
+    injections: tuple[Injection, ...] = ()
+
+    def as_json(self) -> str:
+        """The plan as text that `plan_from_json` reads back."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
+
+
+def plan_from_json(text: str) -> Plan:
+    """Reads a plan.
+
+    Raises:
+        msgspec.ValidationError: The text is no plan.
+    """
+    return msgspec.json.decode(text, type=Plan)

@@ -1,0 +1,198 @@
+"""Looks on at every point, writes the journal, and lets planned faults follow a passage."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from orchestrator.chaos.journal import Journal, Kind
+from orchestrator.chaos.simulation.plan import Injection
+from orchestrator.errors import OrchestratorError, describe
+from orchestrator.points import Passage, Point
+from orchestrator.request import PriorityRequest
+from orchestrator.wiring import RunningDeployment
+
+Fire = Callable[[Injection, PriorityRequest | None], None]
+
+
+class Recorder:
+    """The observer of a simulated run.
+
+    Args:
+        journal: Told of every passage that the checks can judge.
+        injections: The plan's faults at points.
+        fire: Does what an injection says.
+    """
+
+    def __init__(self, journal: Journal, injections: Sequence[Injection], fire: Fire) -> None:
+        self._journal = journal
+        self._fire = fire
+        self._deployments: dict[str, RunningDeployment] = {}
+        self._queued: dict[str, str] = {}  # request -> deployment in whose queue it waits
+        self._counts: Counter[tuple[str, Point]] = Counter()
+        self._planned: dict[tuple[str, Point], dict[int, list[Injection]]] = {}
+        for injection in injections:
+            if injection.point is not None:
+                place = self._planned.setdefault((injection.deployment, injection.point), {})
+                place.setdefault(injection.nth, []).append(injection)
+
+    def watch(self, deployments: Sequence[RunningDeployment]) -> None:
+        """Names the deployments, once they are built and before they start."""
+        self._deployments = {deployment.plan.name: deployment for deployment in deployments}
+
+    def stop(self) -> None:
+        """Lets no further fault follow a passage."""
+        self._planned.clear()
+
+    def __call__(self, passage: Passage) -> None:
+        """Notes a passage."""
+        self._write(passage)
+        planned = self._planned.get((passage.deployment, passage.point))
+        if planned is None:
+            return
+        number = self._counts[passage.deployment, passage.point]
+        self._counts[passage.deployment, passage.point] += 1
+        for injection in planned.pop(number, ()):
+            self._fire(injection, passage.request)
+
+    def _write(self, passage: Passage) -> None:
+        match passage.point:
+            case Point.SUBMIT_REGISTERED | Point.SUBMIT_REFUSED | Point.REQUEST_LEFT:
+                self._write_queueing(passage)
+            case (
+                Point.DISPATCH_RECORDED
+                | Point.ATTEMPT_BEGUN
+                | Point.ATTEMPT_ADMITTED
+                | Point.ATTEMPT_SETTLED
+                | Point.RETRY_QUEUED
+            ):
+                self._write_attempt(passage)
+            case (
+                Point.WORKER_STARTED
+                | Point.WORKER_ENDED
+                | Point.BREAKER_MOVED
+                | Point.POISON_PUBLISHED
+                | Point.ENGINE_SERVES
+            ):
+                self._write_life(passage)
+            case _:
+                pass
+
+    def _write_queueing(self, passage: Passage) -> None:
+        request, name = passage.request, passage.deployment
+        if request is None:
+            return
+        match passage.point:
+            case Point.SUBMIT_REGISTERED:
+                self._queued[request.request_id] = name
+                self._journal.record(
+                    Kind.ACCEPT,
+                    request=request.request_id,
+                    deployment=name,
+                    priority=int(request.priority),
+                    deadline=request.deadline,
+                    depth=len(self._deployments[name].queue),
+                )
+            case Point.SUBMIT_REFUSED:
+                error = passage.error
+                self._journal.record(
+                    Kind.REJECT,
+                    request=request.request_id,
+                    deployment=name,
+                    code=error.code if isinstance(error, OrchestratorError) else "",
+                    depth=len(self._deployments[name].queue),
+                )
+            case _:
+                self._dequeue(request, name)
+
+    def _dequeue(self, request: PriorityRequest, name: str) -> None:
+        if self._queued.get(request.request_id) == name:
+            del self._queued[request.request_id]
+            self._journal.record(Kind.DEQUEUE, request=request.request_id, deployment=name)
+
+    def _write_attempt(self, passage: Passage) -> None:
+        request, name = passage.request, passage.deployment
+        if request is None:
+            return
+        who, worker, epoch = request.request_id, passage.worker, passage.epoch
+        match passage.point:
+            case Point.DISPATCH_RECORDED:
+                self._dequeue(request, name)
+                self._journal.record(
+                    Kind.DISPATCH, request=who, worker=worker, epoch=epoch, deployment=name
+                )
+            case Point.ATTEMPT_BEGUN:
+                self._journal.record(
+                    Kind.ATTEMPT_START,
+                    request=who,
+                    attempt=len(request.attempts),
+                    worker=worker,
+                    epoch=epoch,
+                    deployment=name,
+                )
+            case Point.ATTEMPT_ADMITTED:
+                self._journal.record(
+                    Kind.ADMIT,
+                    request=who,
+                    worker=worker,
+                    epoch=epoch,
+                    deployment=name,
+                    state=passage.state,
+                )
+            case Point.ATTEMPT_SETTLED:
+                self._journal.record(
+                    Kind.ATTEMPT_END,
+                    request=who,
+                    worker=worker,
+                    epoch=epoch,
+                    deployment=name,
+                    verdict=_verdict(passage),
+                )
+            case _:
+                self._queued[who] = name
+                self._journal.record(
+                    Kind.RETRY,
+                    request=who,
+                    deployment=name,
+                    not_before=passage.not_before,
+                    depth=len(self._deployments[name].queue),
+                )
+
+    def _write_life(self, passage: Passage) -> None:
+        record, name = self._journal.record, passage.deployment
+        match passage.point:
+            case Point.WORKER_STARTED:
+                record(Kind.WORKER_START, worker=passage.worker, deployment=name)
+            case Point.WORKER_ENDED:
+                self._write_death(passage)
+            case Point.BREAKER_MOVED:
+                record(Kind.BREAKER, deployment=name, state=passage.state)
+            case Point.POISON_PUBLISHED:
+                record(Kind.POISON, deployment=name, cause=describe(_root(passage.error)))
+            case _:
+                generation = self._deployments[name].inflight.generation
+                record(Kind.ENGINE_START, deployment=name, generation=generation)
+
+    def _write_death(self, passage: Passage) -> None:
+        root = _root(passage.error)
+        # the supervisor ends a worker by a cancel or a stop; nothing here dies of one by itself
+        deliberate = passage.error is None or isinstance(root, asyncio.CancelledError)
+        self._journal.record(
+            Kind.WORKER_DEAD,
+            worker=passage.worker,
+            deployment=passage.deployment,
+            deliberate=deliberate,
+            fault=describe(root),
+        )
+
+
+def _verdict(passage: Passage) -> str:
+    if isinstance(passage.error, OrchestratorError) and passage.error.trips_breaker:
+        return "failure"
+    whole = passage.request is not None and passage.request.attempts[-1].outcome == "done"
+    return "success" if whole and passage.error is None else "none"
+
+
+def _root(error: BaseException | None) -> BaseException:
+    if error is None:
+        return RuntimeError("stopped")
+    return error.root_cause if isinstance(error, OrchestratorError) else error

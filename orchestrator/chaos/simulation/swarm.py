@@ -1,0 +1,190 @@
+"""Draws a plan from a seed: first the shape of the run, then what happens in it.
+
+Each seed has a configuration of its own, in which most things are off: with everything on all the
+time, faults hide each other (a pool that crashes all day never fills its queue). The figures are
+those of reference/simulation.md.
+"""
+
+import random
+from collections.abc import Sequence
+
+from orchestrator.chaos.simulation.plan import (
+    Action,
+    Caller,
+    Dice,
+    Injection,
+    Mode,
+    Plan,
+    Shape,
+    Trouble,
+)
+from orchestrator.points import Point
+
+GRID = 0.01
+"""Seconds; half of the seeds run on it, shuffled."""
+OK_WEIGHT = 60.0
+ATTEMPTS_DRAWN = 6
+POINTS = (
+    Point.SUBMIT_CHECKED,
+    Point.SUBMIT_REGISTERED,
+    Point.DISPATCH_RECORDED,
+    Point.DISPATCH_TOLD,
+    Point.ATTEMPT_PERMIT,
+    Point.ATTEMPT_ADMITTED,
+    Point.TOKEN_FIRST,
+    Point.TERMINAL_BEFORE,
+    Point.WORKER_IDLE,
+    Point.RETRY_QUEUED,
+    Point.WORKER_ENDED,
+    Point.POISON_PUBLISHED,
+    Point.ENGINE_SERVES,
+)
+MAX_NTH = 40
+MAX_DELAY = 0.004
+MAX_STRETCH = 0.006
+POISON_TIME = 3.0
+
+
+def draw(seed: int, mode: Mode = "safety") -> Plan:
+    """The plan of a seed.
+
+    Args:
+        seed: Any whole number; even ones run on the grid, shuffled.
+        mode: `liveness` leaves out what a deployment can't come back from.
+    """
+    chance = random.Random(seed)
+    count = chance.choice((60, 120, 200))
+    shapes = [_shape(chance, name, mode) for name in ("a", "b")[: chance.choice((1, 1, 2))]]
+    names = [shape.name for shape in shapes]
+    routes = {"both": tuple(names)} if len(names) > 1 else {}
+    on_grid = seed % 2 == 0
+    return Plan(
+        seed=seed,
+        mode=mode,
+        shuffle=on_grid,
+        grid=GRID if on_grid else 0.0,
+        shapes=tuple(shapes),
+        routes=routes,
+        callers=_callers(chance, count, [*routes, *names], on_grid=on_grid),
+        injections=_injections(chance, names, mode),
+    )
+
+
+def _shape(chance: random.Random, name: str, mode: Mode) -> Shape:
+    local = _falls(chance, 0.4)
+    small_budget = mode == "safety" and _falls(chance, 0.3)
+    bad_starts = _falls(chance, 0.2)
+    return Shape(
+        name=name,
+        local=local,
+        shared_host=local and _falls(chance, 0.6),
+        slots=chance.choice((1, 2, 4, 8)),
+        queue_capacity=chance.choice((4, 16, 64)),
+        requests_per_minute=chance.choice((None, 60.0, 300.0, 900.0, 3600.0)),
+        tokens_per_minute=chance.choice((None, None, None, 600.0, 6000.0)),
+        failure_threshold=chance.choice((2, 5, 20)),
+        probes=chance.choice((1, 1, 2)),
+        max_attempts=chance.choice((1, 3, 3, 5)),
+        max_restarts=chance.choice((1, 3, 5)) if small_budget else 40,
+        stays_down=mode == "safety" and _falls(chance, 0.3),
+        start_seconds=chance.choice((0.0, 0.01, 0.2)),
+        bad_starts=tuple(sorted(chance.sample(range(12), 2))) if bad_starts else (),
+        token_seconds=chance.choice((0.005, 0.02, 0.05)),
+    )
+
+
+def _callers(
+    chance: random.Random, count: int, routes: Sequence[str], *, on_grid: bool
+) -> tuple[Caller, ...]:
+    weights = _weights(chance)
+    rate = chance.choice((10.0, 30.0, 80.0))
+    timeouts = chance.choice(((0.8,), (2.0,), (8.0,), (0.8, 8.0)))
+    cancels, readers = chance.choice((0.0, 0.05, 0.2)), chance.choice((0.0, 0.05))
+    longest = chance.choice((3, 12))
+    callers: list[Caller] = []
+    at = 0.0
+    for number in range(count):
+        at += chance.expovariate(rate)
+        tokens = chance.randint(1, longest)
+        canceled, lazy = _falls(chance, cancels), _falls(chance, readers)
+        callers.append(
+            Caller(
+                name=f"r{number}",
+                at=round(at / GRID) * GRID if on_grid else at,
+                route=chance.choice(routes),
+                tokens=tokens,
+                timeout=chance.choice(timeouts),
+                priority=chance.choices((0, 1, 2, 3), (10, 70, 15, 5))[0],
+                held=not lazy and _falls(chance, 0.3),
+                idempotent=not _falls(chance, 0.05),
+                pace=chance.choice(("slow", "never")) if lazy else "eager",
+                buffer_tokens=4 if lazy else None,
+                cancel_after=chance.choice((0, 0, 1, 2)) if canceled else None,
+                cancel_delay=chance.choice((0.0, 0.0, GRID, 3 * GRID, 0.5)),
+                dice=tuple(_dice(chance, weights, tokens) for _ in range(ATTEMPTS_DRAWN)),
+            )
+        )
+    return tuple(callers)
+
+
+def _weights(chance: random.Random) -> dict[Trouble, float]:
+    """Each kind is off for the whole run with an even chance, or has a weight."""
+    weights = {Trouble.NONE: OK_WEIGHT}
+    for trouble in Trouble:
+        weight = chance.choice((2.0, 5.0, 15.0, 40.0))
+        if trouble is not Trouble.NONE and _falls(chance, 0.5):
+            weights[trouble] = weight
+    return weights
+
+
+def _dice(chance: random.Random, weights: dict[Trouble, float], tokens: int) -> Dice:
+    trouble = chance.choices(list(weights), list(weights.values()))[0]
+    if trouble is Trouble.NONE:
+        return Dice()
+    return Dice(trouble=trouble, after=chance.randint(0, tokens), seconds=_seconds(chance, trouble))
+
+
+def _seconds(chance: random.Random, trouble: Trouble) -> float:
+    match trouble:
+        case Trouble.RATE_LIMITED:
+            return chance.choice((0.0, 0.1, 0.5, 3.0))
+        case Trouble.SLOW:
+            return chance.choice((0.1, 0.4, 0.8))
+        case Trouble.ZOMBIE:
+            return 2.0
+        case _:
+            return 0.0
+
+
+def _injections(chance: random.Random, names: Sequence[str], mode: Mode) -> tuple[Injection, ...]:
+    found: list[Injection] = []
+    if _falls(chance, 0.25):
+        found.append(Injection(do=Action.POISON, deployment=chance.choice(names), at=POISON_TIME))
+    counts = {
+        Action.POISON: chance.choice((0, 1)),
+        Action.STRETCH: chance.choice((0, 0, 2, 5)),
+        Action.CANCEL: chance.choice((0, 0, 2, 5)),
+        Action.KILL_HOST: chance.choice((0, 0, 1, 3)),
+        Action.KILL_SUPERVISOR: int(mode == "safety" and _falls(chance, 0.05)),
+    }
+    for action, count in counts.items():
+        found.extend(_at_point(chance, action, names) for _ in range(count))
+    return tuple(found)
+
+
+def _falls(chance: random.Random, share: float) -> bool:
+    return chance.random() < share
+
+
+def _at_point(chance: random.Random, action: Action, names: Sequence[str]) -> Injection:
+    point = chance.choice(POINTS)
+    rare = point in {Point.POISON_PUBLISHED, Point.ENGINE_SERVES, Point.WORKER_ENDED}
+    return Injection(
+        do=action,
+        deployment=chance.choice(names),
+        point=point,
+        nth=chance.randint(0, 2 if rare else MAX_NTH),
+        delay=chance.choice((0.0, 0.0, chance.uniform(0, MAX_DELAY)))
+        if action is not Action.STRETCH
+        else chance.uniform(0, MAX_STRETCH),
+    )

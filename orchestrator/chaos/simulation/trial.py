@@ -1,0 +1,313 @@
+"""One run of a plan: the real system over a simulated world, then rest, then the verdict.
+
+    load       the callers come, the planned faults strike
+    rest       no more faults; every deployment must come back, or stay down for a reason
+    probe      as many requests as there are slots must be served at the same time
+    close      the system ends; nothing may be left
+
+What is measured at rest is written into the journal, so that the verdict needs nothing else.
+"""
+
+import asyncio
+import logging
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from orchestrator.actors.runtime import kill
+from orchestrator.actors.supervisor import Supervision
+from orchestrator.chaos.invariants.history import Violation
+from orchestrator.chaos.invariants.verdict import judge
+from orchestrator.chaos.journal import Event, Journal, Kind
+from orchestrator.chaos.simulation import world
+from orchestrator.chaos.simulation.caller import ask, cancel
+from orchestrator.chaos.simulation.loop import SimLoop, SimulationError
+from orchestrator.chaos.simulation.plan import Action, Caller, Injection, Plan, Shape
+from orchestrator.chaos.simulation.provider import Provider
+from orchestrator.chaos.simulation.recorder import Recorder
+from orchestrator.events import Finished
+from orchestrator.policies.rate_limit import BURST_SHARE, MINUTE, RateLimits
+from orchestrator.policies.retry import RetrySettings
+from orchestrator.request import PriorityRequest
+from orchestrator.runners.lease import StepLimits
+from orchestrator.wiring import BreakerSettings, DeploymentPlan, RunningDeployment, System
+
+SAMPLE_SECONDS = 0.1
+REST_SECONDS = 60.0
+REST_STEP = 0.5
+PAUSE_SECONDS = 3.5
+PROBE_SECONDS = 120.0
+WARM_UPS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What came of a run."""
+
+    plan: Plan
+    events: Sequence[Event]
+    trace: str
+    """Hash of the journal."""
+    seconds: float
+    """Virtual."""
+    violations: Sequence[Violation]
+    failure: SimulationError | None = None
+    """Why the run could not go on, if it couldn't."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every invariant held in a run that came to its end."""
+        return not self.violations and self.failure is None
+
+    @property
+    def requests(self) -> int:
+        """Requests that were submitted."""
+        return sum(event.kind is Kind.SUBMIT for event in self.events)
+
+
+def run_plan(plan: Plan) -> Report:
+    """Runs a plan to its end and judges it."""
+    journals: list[Journal] = []
+
+    async def main() -> float:
+        journals.append(Journal(asyncio.get_running_loop().time))
+        await _Trial(plan, journals[0]).run()
+        return asyncio.get_running_loop().time()
+
+    failure: SimulationError | None = None
+    seconds = 0.0
+    with _quiet():
+        try:
+            seconds = world.run(plan.seed, main, shuffle=plan.shuffle, grid=plan.grid)
+        except SimulationError as error:
+            failure = error
+    events = journals[0].events
+    return Report(
+        plan=plan,
+        events=events,
+        trace=journals[0].hash(),
+        seconds=seconds if failure is None else events[-1].t,
+        violations=judge(events),
+        failure=failure,
+    )
+
+
+class _Trial:
+    def __init__(self, plan: Plan, journal: Journal) -> None:
+        self._plan = plan
+        self._journal = journal
+        self._loop = asyncio.get_running_loop()
+        self._callers = {caller.name: caller for caller in plan.callers}
+        self._providers = {
+            shape.name: Provider(shape, self._callers, journal) for shape in plan.shapes
+        }
+        self._recorder = Recorder(journal, plan.injections, self._fire)
+        self._system = System(
+            [_deployment_plan(shape, self._providers[shape.name]) for shape in plan.shapes],
+            plan.routes,
+            monitored=False,
+            points=self._recorder,
+        )
+        self._timers: list[asyncio.TimerHandle] = []
+        self._unwatched: set[str] = set()
+        self._stopped = False
+
+    async def run(self) -> None:
+        """Load, rest, probe, close."""
+        self._introduce()
+        deployments = list(self._system.deployments.values())
+        self._recorder.watch(deployments)
+        self._system.start()
+        for injection in self._plan.injections:
+            if injection.at is not None:
+                self._timers.append(self._loop.call_at(injection.at, self._do, injection, None))
+        self._sample()
+        await asyncio.gather(*(self._ask(caller) for caller in self._plan.callers))
+        self._calm_down()
+        await self._rest()
+        for deployment in deployments:
+            if deployment.inflight.state_name == "serving":
+                await self._probe(deployment)
+        self._measure()
+        self._stopped = True
+        await self._system.aclose()
+        self._measure_the_end()
+
+    async def _ask(self, caller: Caller, *, must_succeed: bool = False) -> bool:
+        ending = await ask(
+            caller, self._journal, self._system.router.submit, must_succeed=must_succeed
+        )
+        return isinstance(ending, Finished)
+
+    def _introduce(self) -> None:
+        self._journal.record(Kind.RUN, seed=self._plan.seed, mode=self._plan.mode)
+        for shape in self._plan.shapes:
+            limits = (
+                {
+                    "permits_burst": max(1.0, shape.requests_per_minute * BURST_SHARE),
+                    "permits_per_second": shape.requests_per_minute / MINUTE,
+                }
+                if shape.requests_per_minute is not None
+                else {}
+            )
+            self._journal.record(
+                Kind.DEPLOYMENT,
+                deployment=shape.name,
+                slots=shape.slots,
+                queue_capacity=shape.queue_capacity,
+                max_restarts=shape.max_restarts,
+                restart_window=shape.within,
+                probes=shape.probes,
+                **limits,
+            )
+        for shape in self._plan.shapes:
+            self._journal.record(Kind.ENGINE_START, deployment=shape.name, generation=1)
+
+    # --- faults ---
+
+    def _fire(self, injection: Injection, request: PriorityRequest | None) -> None:
+        if injection.do is Action.STRETCH:
+            if isinstance(self._loop, SimLoop):
+                self._loop.stretch(injection.delay)
+            return
+        # the soonest is the next turn: a synchronous step can't be interrupted in production
+        self._timers.append(self._loop.call_later(injection.delay, self._do, injection, request))
+
+    def _do(self, injection: Injection, request: PriorityRequest | None) -> None:
+        if self._stopped:
+            return
+        deployment = self._system.deployments[injection.deployment]
+        match injection.do:
+            case Action.POISON:
+                deployment.poison("drill", RuntimeError(f"poison drill in {deployment.plan.name}"))
+            case Action.KILL_HOST:
+                provider = self._providers[injection.deployment]
+                provider.kill_host(RuntimeError(f"host killed in {deployment.plan.name}"))
+            case Action.KILL_SUPERVISOR:
+                self._kill_supervisor(deployment)
+            case Action.CANCEL if request is not None:
+                cancel(request, self._journal)
+            case _:
+                pass
+
+    def _kill_supervisor(self, deployment: RunningDeployment) -> None:
+        if deployment.supervisor is None or deployment.plan.name in self._unwatched:
+            return
+        self._unwatched.add(deployment.plan.name)
+        self._journal.record(Kind.SUPERVISOR_DEAD, deployment=deployment.plan.name)
+        kill(deployment.supervisor)
+
+    def _calm_down(self) -> None:
+        self._recorder.stop()
+        for timer in self._timers:
+            timer.cancel()
+        for provider in self._providers.values():
+            provider.healed = True
+
+    # --- rest ---
+
+    def _sample(self) -> None:
+        if self._stopped:
+            return
+        for name, deployment in self._system.deployments.items():
+            self._journal.record(Kind.QUEUE_DEPTH, deployment=name, depth=len(deployment.queue))
+            self._journal.record(Kind.READY, deployment=name, ready=deployment.inflight.ready)
+        self._loop.call_later(SAMPLE_SECONDS, self._sample)
+
+    async def _rest(self) -> None:
+        """Waits out pauses and zombies, and until everything that can come back is back."""
+        await asyncio.sleep(PAUSE_SECONDS)
+        for _ in range(int(REST_SECONDS / REST_STEP)):
+            if all(self._is_at_rest(name) for name in self._providers):
+                return
+            await asyncio.sleep(REST_STEP)
+
+    def _is_at_rest(self, name: str) -> bool:
+        inflight = self._system.deployments[name].inflight
+        return inflight.live_slots == self._expected_slots(name)
+
+    def _expected_slots(self, name: str) -> int:
+        deployment = self._system.deployments[name]
+        shape = self._providers[name].shape
+        poisons = sum(
+            event.kind is Kind.POISON and event.deployment == name for event in self._journal.events
+        )
+        down_for_good = (
+            name in self._unwatched
+            or (poisons and shape.stays_down)
+            or poisons > shape.max_restarts
+        )
+        return 0 if down_for_good else deployment.plan.slots
+
+    async def _probe(self, deployment: RunningDeployment) -> None:
+        """All slots at once must serve: what is lost to a leak is seen from outside."""
+        name, slots = deployment.plan.name, deployment.plan.slots
+        for number in range(WARM_UPS):  # a breaker may be open still, and lets one in at a time
+            if await self._ask(self._prober(name, f"warm-{name}-{number}", tokens=1)):
+                break
+            await asyncio.sleep(REST_STEP)
+        provider = self._providers[name]
+        provider.most_open = 0
+        provider.gather = slots
+        probers = [self._prober(name, f"probe-{name}-{n}", tokens=2) for n in range(slots)]
+        await asyncio.gather(*(self._ask(prober, must_succeed=True) for prober in probers))
+        self._gauge(f"served at once by {name}", provider.most_open, slots)
+
+    def _prober(self, route: str, name: str, *, tokens: int) -> Caller:
+        caller = Caller(name=name, at=0.0, route=route, tokens=tokens, timeout=PROBE_SECONDS)
+        self._callers[name] = caller
+        return caller
+
+    def _measure(self) -> None:
+        for name, deployment in self._system.deployments.items():
+            live = deployment.inflight.live_slots
+            self._gauge(f"live slots of {name}", live, self._expected_slots(name))
+            self._gauge(f"queue of {name}", len(deployment.queue), 0)
+            self._gauge(f"inflight of {name}", len(deployment.inflight), 0)
+            self._gauge(f"permits of {name}", deployment.gates.limiter.outstanding, 0)
+
+    def _measure_the_end(self) -> None:
+        for name, provider in self._providers.items():
+            self._gauge(f"streams of {name}", provider.open_streams, 0)
+
+    def _gauge(self, name: str, value: int, expected: int) -> None:
+        self._journal.record(Kind.GAUGE, name=name, value=value, expected=expected)
+
+
+def _deployment_plan(shape: Shape, provider: Provider) -> DeploymentPlan:
+    return DeploymentPlan(
+        name=shape.name,
+        factory=provider.factory(),
+        slots=shape.slots,
+        queue_capacity=shape.queue_capacity,
+        limits=RateLimits(
+            requests_per_minute=shape.requests_per_minute,
+            tokens_per_minute=shape.tokens_per_minute,
+        ),
+        retry=RetrySettings(max_attempts=shape.max_attempts, initial_backoff=0.05, max_backoff=1.0),
+        breaker=BreakerSettings(
+            failure_threshold=shape.failure_threshold,
+            open_for=shape.open_for,
+            probes=shape.probes,
+        ),
+        steps=StepLimits(connect=shape.stall, first_token=shape.stall, inter_token=shape.stall),
+        start_timeout=5.0,
+        supervision=Supervision(
+            max_restarts=shape.max_restarts,
+            within=shape.within,
+            initial_backoff=0.05,
+            max_backoff=0.5,
+            on_poison="stay" if shape.stays_down else "restart",
+        ),
+    )
+
+
+@contextmanager
+def _quiet() -> Generator[None, None, None]:
+    # a fault's traceback in the log costs more than the run around it, and nobody reads it here
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
