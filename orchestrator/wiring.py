@@ -148,10 +148,8 @@ def _factory(
                 on_progress=lambda doing: on_progress(name, doing),
             )
         case sections.OpenAI():
-            from orchestrator.runners.remote.openai import (  # noqa: PLC0415
-                OpenAISettings,
-                factory,
-            )
+            from orchestrator.runners.remote.openai import factory  # noqa: PLC0415
+            from orchestrator.runners.remote.openai_request import OpenAISettings  # noqa: PLC0415
 
             return factory(
                 OpenAISettings(

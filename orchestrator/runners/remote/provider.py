@@ -1,0 +1,266 @@
+"""One runner for all providers: a request out, its answer read to the end.
+
+One request, one answer, no limits and no retries; a pooled connection that the provider had closed
+is replaced (`upstream.send`), for that is no attempt of anybody's. What differs from provider to
+provider is its dialect: how a request is put and how an answer is read, both without I/O.
+
+The lease is armed with `connect` until a connection stands, with `first_token` until the first
+piece of the answer, with `next_token` after that; events without a piece of the answer are no
+progress. Once the finish reason was seen the lease is off, for what may still come (usage, the end
+marker) has a short bound of its own.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import httpx
+
+from orchestrator import metrics
+from orchestrator.errors import WorkerHungError
+from orchestrator.events import Finished, FinishReason, TokenChunk
+from orchestrator.request import PriorityRequest
+from orchestrator.runners.base import Abilities, SlotFactory
+from orchestrator.runners.lease import Lease, Step
+from orchestrator.runners.remote.settings import (
+    RemoteSettings,
+    check_headers,
+    secret_of,
+    ssl_context,
+)
+from orchestrator.runners.remote.sse import ServerSentEvent, SseDecoder
+from orchestrator.runners.remote.transport import AiohttpTransport
+from orchestrator.runners.remote.upstream import Body, send
+
+logger = logging.getLogger(__name__)
+
+NO_EVENTS = (b"{", b"[", b"<")
+"""What an answer that came at once, or a page of HTML, begins with; no event stream does."""
+TAIL_SECONDS = 2.0
+"""How long usage and end marker may take after the finish reason."""
+REUSE_SECONDS = 0.05
+"""How long the end of the body may take after the end marker, so that the connection is kept."""
+
+
+class Reader(Protocol):
+    """Reads one answer, event by event: what a provider's wire format means."""
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Set as soon as the answer is complete; usage may still follow."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """The provider's own end marker was seen; what follows it is ignored."""
+        ...
+
+    @property
+    def events(self) -> int:
+        """Events seen."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """Tokens handed out."""
+        ...
+
+    def take(self, event: ServerSentEvent) -> TokenChunk | None:
+        """Reads one event and returns the piece of the answer in it, if there is one.
+
+        Raises:
+            UpstreamProtocolError: The event is no part of an answer.
+            OrchestratorError: The event is an error, by its kind.
+        """
+        ...
+
+    def take_last(self, event: ServerSentEvent) -> TokenChunk | None:
+        """Reads an event that the end of the stream cut off; it counts if it is whole.
+
+        Raises:
+            OrchestratorError: The event is an error, by its kind.
+        """
+        ...
+
+    def take_whole(self, body: bytes) -> TokenChunk | None:
+        """Reads an answer that came at once, as one JSON object, though a stream was asked for.
+
+        Raises:
+            UpstreamProtocolError: It is no answer.
+            OrchestratorError: It is an error, by its kind.
+        """
+        ...
+
+    def end(self) -> Finished:
+        """Returns the ending, now that nothing more will be read.
+
+        Raises:
+            UpstreamTruncatedError: No finish reason was seen.
+        """
+        ...
+
+
+class Framing(Protocol):
+    """Cuts a body into events, however the reads cut it."""
+
+    def feed(self, read: bytes) -> list[ServerSentEvent]:
+        """Takes what was read and returns the events that it completes.
+
+        Raises:
+            UpstreamProtocolError: One event is larger than the bound.
+        """
+        ...
+
+    def flush(self) -> ServerSentEvent | None:
+        """Ends the stream and returns the event that lacks its end, if there is one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How one deployment's provider is asked and understood."""
+
+    settings: RemoteSettings
+    host: str
+    """For people."""
+    ask: Callable[[PriorityRequest, str | None], httpx.Request]
+    """Makes the request to send, with the key if there is one."""
+    read: Callable[[str | None], Reader]
+    """Makes the reader of one answer, which masks the key that was sent."""
+    framing: Callable[[], Framing] = SseDecoder
+    no_events: tuple[bytes, ...] = NO_EVENTS
+    """First bytes of a body that is read at once and not as events."""
+    marks_end: bool = True
+    """Whether a stream of this provider has an end marker after its finish reason."""
+
+
+class ProviderRunner:
+    """One slot's access to a provider.
+
+    Args:
+        dialect: Of the deployment.
+        transport: Shared by all slots of the deployment and closed by their factory.
+    """
+
+    def __init__(self, dialect: Dialect, transport: httpx.AsyncBaseTransport) -> None:
+        self._dialect = dialect
+        self._settings = dialect.settings
+        self._transport = transport
+
+    def __repr__(self) -> str:
+        return f"<ProviderRunner {self._settings.model} at {self._dialect.host}>"
+
+    @property
+    def abilities(self) -> Abilities:
+        """A provider can't resume a broken answer."""
+        return Abilities()
+
+    async def start(self) -> None:
+        """Does nothing: a connection is made with the first request."""
+
+    async def generate(
+        self, request: PriorityRequest, lease: Lease
+    ) -> AsyncGenerator[TokenChunk | Finished, None]:
+        """Streams the provider's answer; the tokens of an error's text are those seen before it.
+
+        Raises:
+            OrchestratorError: What the provider refused or broke, of scope request or upstream.
+        """
+        dialect, provider = self._dialect, self._settings.provider
+        secret = secret_of(self._settings)
+        answer = dialect.read(secret)
+        response = await send(
+            self._transport,
+            dialect.ask(request, secret),
+            lease,
+            provider=provider,
+            again=request.idempotent,
+        )
+        async with contextlib.aclosing(Body(response, provider)) as body:
+            if not response.is_success:
+                refusal = await body.refusal(secret)
+                raise refusal
+            if await body.first_byte() in dialect.no_events:
+                chunk = answer.take_whole(await body.rest())
+                if chunk is not None:
+                    yield chunk
+                yield answer.end()
+                return
+            framing = dialect.framing()
+            deadline: float | None = None
+            while (read := await body.read(deadline)) is not None:
+                for event in framing.feed(read):
+                    chunk = answer.take(event)
+                    if chunk is not None:
+                        _progress(lease)
+                        deadline = None  # a server that tells its finish too early gets time anew
+                        yield chunk
+                deadline = _tail_deadline(answer, lease, deadline)
+            last = framing.flush()
+            chunk = None if last is None else answer.take_last(last)
+            if chunk is not None:
+                yield chunk
+            if answer.finish_reason is None:
+                body.check_end(answer.tokens)
+            elif dialect.marks_end and not answer.done:
+                metrics.UNMARKED_ENDS.labels(provider).inc()
+                logger.debug("%s sent no end marker for %s", provider, request.request_id)
+            if answer.events == 0:
+                body.check_kind()
+            yield answer.end()
+
+    async def closed(self) -> BaseException:
+        """Waits for ever: there is nothing here that could die."""
+        return await asyncio.get_running_loop().create_future()
+
+    def hung(self, cause: WorkerHungError) -> None:
+        """Does nothing: a silent provider's connection is closed with the attempt."""
+
+    async def aclose(self) -> None:
+        """Does nothing: the connections belong to all slots."""
+
+
+def slots_of(
+    dialect: Dialect,
+    inspect: Callable[[PriorityRequest], None],
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> SlotFactory:
+    """Returns what makes the slots of one deployment; they share one pool of connections.
+
+    Args:
+        dialect: Of the deployment.
+        inspect: Refuses what the provider can't do, before it is asked.
+        transport: In place of the usual one; closed with the factory.
+
+    Raises:
+        ConfigError: `headers` or `ca_file` can't be used.
+    """
+    settings = dialect.settings
+    check_headers(settings)
+    shared = transport or AiohttpTransport(ssl_context(settings))
+    return SlotFactory(
+        create=lambda: ProviderRunner(dialect, shared),
+        model=settings.model,
+        inspect=inspect,
+        aclose=shared.aclose,
+    )
+
+
+def _progress(lease: Lease) -> None:
+    if lease.step is Step.FIRST_TOKEN:
+        lease.arm(Step.NEXT_TOKEN)
+    else:
+        lease.progress()
+
+
+def _tail_deadline(answer: Reader, lease: Lease, deadline: float | None) -> float | None:
+    """Returns until when to read on, given what has been read; None while tokens may come."""
+    if answer.finish_reason is None and not answer.done:
+        return None
+    lease.disarm()
+    tail = REUSE_SECONDS if answer.done else TAIL_SECONDS
+    until = asyncio.get_running_loop().time() + tail
+    return until if deadline is None else min(deadline, until)
