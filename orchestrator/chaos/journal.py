@@ -17,7 +17,7 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
     supervisor_dead -; deployment: nobody watches it any more
     worker_start    worker; deployment: a new worker begins to start its runner
     worker_dead     worker; deployment, deliberate, [fault]: it ended; deliberate if it was asked
-                    to; fault is a text that all share who died of the same host
+                    to; fault is a number that all share who died of the same host
     kill            worker; deployment: a lease expired and the worker is written off for it
 
     submit          request; [tokens], [reads], [must_succeed]: the caller asks; tokens is the

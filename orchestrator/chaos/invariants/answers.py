@@ -1,6 +1,6 @@
 """What one caller is promised: one ending, in time, of one whole and ordered answer.
 
-Holds I1, I2, I3, I11, I12 and I15.
+Holds I1, I2, I3, I11, I12, I15, I17 and I22.
 """
 
 from orchestrator.chaos.invariants.history import GRACE, ON_ITS_WAY, History, Violation, first
@@ -202,4 +202,38 @@ def i15_late_changes_nothing(history: History) -> list[Violation]:
             elif event.kind in (Kind.TOKEN, Kind.TERMINAL) and event.epoch not in (None, pen):
                 text = f"{event.kind} of old attempt {event.epoch} at {event.t} s counted"
                 found.append(Violation("I15", request, text))
+    return found
+
+
+def i17_slow_reader_ends_alone(history: History) -> list[Violation]:
+    """Only who reads slowly, or not at all, is ended for it.
+
+    Raises:
+        JournalError: An ending with an error lacks its code.
+    """
+    return [
+        Violation("I17", request, "was ended for reading slowly, and had read at once")
+        for request, events in history.requests.items()
+        if (terminal := first(events, Kind.TERMINAL)) is not None
+        and terminal.value.get("outcome") == "error"
+        and terminal.text("code") == "slow_consumer"
+        and (submit := first(events, Kind.SUBMIT)) is not None
+        and "reads" not in submit.value
+    ]
+
+
+def i22_all_is_well_after_the_heal(history: History) -> list[Violation]:
+    """A request that comes when nothing is broken any more succeeds.
+
+    Raises:
+        JournalError: An ending lacks its outcome.
+    """
+    found: list[Violation] = []
+    for submit in history.of(Kind.SUBMIT):
+        if submit.request is None or not submit.flag("must_succeed"):
+            continue
+        terminal = first(history.requests[submit.request], Kind.TERMINAL)
+        if terminal is None or terminal.text("outcome") != "done":
+            told = "nothing" if terminal is None else terminal.value.get("cause", "a cancel")
+            found.append(Violation("I22", submit.request, f"came after the heal and got {told}"))
     return found

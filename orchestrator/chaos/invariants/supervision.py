@@ -1,6 +1,6 @@
 """What supervision promises: no one waits in a poisoned engine, none is killed for being busy.
 
-Holds I6b, I9 and I19.
+Holds I6, I6b, I9, I18 and I19.
 """
 
 from collections import deque
@@ -13,6 +13,71 @@ POISON_SETTLES = 0.1
 HANG_IS_SEEN = 0.1
 """Seconds after a lease's end by which the hang must have had a consequence."""
 UNHEALTHY = frozenset({"engine_unhealthy", "draining"})
+
+
+def i6_poison_is_one_way(history: History) -> list[Violation]:
+    """A generation is poisoned once, and what serves after it is a newer one; health agrees.
+
+    Raises:
+        JournalError: An event lacks its generation.
+    """
+    found: list[Violation] = []
+    newest: dict[str, float] = {}
+    poisoned: set[str] = set()
+    for event in history.milestones:
+        name = event.deployment
+        match event.kind:
+            case Kind.ENGINE_START:
+                generation = event.number("generation")
+                if generation <= newest.get(name, 0):
+                    text = f"generation {generation:g} of {name} began again at {event.t} s"
+                    found.append(Violation("I6", None, text))
+                newest[name] = generation
+                poisoned.discard(name)
+            case Kind.POISON:
+                if name in poisoned:
+                    text = f"{name} was poisoned at {event.t} s, which it was before"
+                    found.append(Violation("I6", None, text))
+                poisoned.add(name)
+            case Kind.READY if name in poisoned and event.flag("ready"):
+                text = f"{name} said at {event.t} s that it is ready, and is poisoned"
+                found.append(Violation("I6", None, text))
+            case _:
+                pass
+    return found
+
+
+def i18_nobody_serves_unwatched(history: History) -> list[Violation]:
+    """Soon after its supervisor's death a deployment is poisoned, and it never serves again."""
+    found: list[Violation] = []
+    for death in history.of(Kind.SUPERVISOR_DEAD):
+        name = death.deployment
+        serving = _serves(history, name, death.t)
+        poisons = [
+            event
+            for event in history.of(Kind.POISON)
+            if event.deployment == name and death.t <= event.t <= death.t + POISON_SETTLES + GRACE
+        ]
+        if serving and not poisons:
+            text = f"{name} lost its supervisor at {death.t} s and was not poisoned"
+            found.append(Violation("I18", None, text))
+        found += [
+            Violation("I18", None, f"{name} served at {event.t} s without a supervisor")
+            for event in history.of(Kind.ENGINE_START)
+            if event.deployment == name and event.t > death.t + POISON_SETTLES + GRACE
+        ]
+    return found
+
+
+def _serves(history: History, name: str, at: float) -> bool:
+    lives = [
+        event
+        for event in history.milestones
+        if event.kind in (Kind.ENGINE_START, Kind.POISON)
+        and event.deployment == name
+        and event.t <= at
+    ]
+    return bool(lives) and lives[-1].kind is Kind.ENGINE_START
 
 
 def i6b_poison_leaves_nobody(history: History) -> list[Violation]:
@@ -132,7 +197,7 @@ def i19_restart_intensity(history: History) -> list[Violation]:
     """
     found: list[Violation] = []
     deaths: dict[str, deque[float]] = {}
-    shared: set[tuple[str, str]] = set()
+    shared: set[tuple[str, float]] = set()
     over: dict[str, Event] = {}  # deployment -> the death that was one too many
     poisoned: set[str] = set()
     for event in history.milestones:
@@ -140,7 +205,7 @@ def i19_restart_intensity(history: History) -> list[Violation]:
         match event.kind:
             case Kind.WORKER_DEAD if not event.flag("deliberate") and name not in poisoned:
                 if "fault" in event.value:
-                    fault = (name, event.text("fault"))
+                    fault = (name, event.number("fault"))
                     if fault in shared:
                         continue
                     shared.add(fault)

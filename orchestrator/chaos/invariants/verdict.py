@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from orchestrator.chaos.invariants import answers, capacity, queueing, supervision
+from orchestrator.chaos.invariants import answers, breaker, capacity, queueing, supervision
 from orchestrator.chaos.invariants.history import Check, History, Violation
 from orchestrator.chaos.journal import Event
 
@@ -13,6 +13,9 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "I2": answers.i2_tokens_in_order,
         "I3": answers.i3_by_its_deadline,
         "I4": capacity.i4_resources_conserved,
+        "I5": breaker.i5_breaker_moves_legally,
+        "I5b": breaker.i5b_few_probes,
+        "I6": supervision.i6_poison_is_one_way,
         "I6b": supervision.i6b_poison_leaves_nobody,
         "I7": queueing.i7_queue_is_bounded,
         "I8": capacity.i8_cancel_frees_everything,
@@ -23,7 +26,10 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "I13": capacity.i13_provider_sees_what_is_permitted,
         "I15": answers.i15_late_changes_nothing,
         "I16": queueing.i16_priority_order,
+        "I17": answers.i17_slow_reader_ends_alone,
+        "I18": supervision.i18_nobody_serves_unwatched,
         "I19": supervision.i19_restart_intensity,
+        "I22": answers.i22_all_is_well_after_the_heal,
     }
 )
 

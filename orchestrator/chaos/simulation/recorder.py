@@ -28,6 +28,7 @@ class Recorder:
         self._fire = fire
         self._deployments: dict[str, RunningDeployment] = {}
         self._queued: dict[str, str] = {}  # request -> deployment in whose queue it waits
+        self._roots: list[BaseException] = []
         self._counts: Counter[tuple[str, Point]] = Counter()
         self._planned: dict[tuple[str, Point], dict[int, list[Injection]]] = {}
         for injection in injections:
@@ -181,8 +182,16 @@ class Recorder:
             worker=passage.worker,
             deployment=passage.deployment,
             deliberate=deliberate,
-            fault=describe(root),
+            fault=self._number_of(root),
         )
+
+    def _number_of(self, root: BaseException) -> int:
+        # those who died of one host share the very object; there are few deaths in a run
+        for number, known in enumerate(self._roots):
+            if known is root:
+                return number
+        self._roots.append(root)
+        return len(self._roots) - 1
 
 
 def _verdict(passage: Passage) -> str:

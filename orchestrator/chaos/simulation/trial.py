@@ -37,6 +37,7 @@ REST_SECONDS = 60.0
 REST_STEP = 0.5
 PAUSE_SECONDS = 3.5
 PROBE_SECONDS = 120.0
+PROBE_STEP = 0.05
 WARM_UPS = 4
 
 
@@ -249,12 +250,19 @@ class _Trial:
         provider = self._providers[name]
         provider.most_open = 0
         provider.gather = slots
-        probers = [self._prober(name, f"probe-{name}-{n}", tokens=2) for n in range(slots)]
+        # one after the other, so that they need no more room than the smallest queue has
+        rate = provider.shape.requests_per_minute
+        step = PROBE_STEP if rate is None else max(PROBE_STEP, MINUTE / rate)
+        now = self._loop.time()
+        probers = [
+            self._prober(name, f"probe-{name}-{n}", tokens=2, at=now + n * step)
+            for n in range(slots)
+        ]
         await asyncio.gather(*(self._ask(prober, must_succeed=True) for prober in probers))
         self._gauge(f"served at once by {name}", provider.most_open, slots)
 
-    def _prober(self, route: str, name: str, *, tokens: int) -> Caller:
-        caller = Caller(name=name, at=0.0, route=route, tokens=tokens, timeout=PROBE_SECONDS)
+    def _prober(self, route: str, name: str, *, tokens: int, at: float = 0.0) -> Caller:
+        caller = Caller(name=name, at=at, route=route, tokens=tokens, timeout=PROBE_SECONDS)
         self._callers[name] = caller
         return caller
 
