@@ -118,7 +118,10 @@ def test_nothing_is_accepted_after_a_poison_and_the_refusal_says_why() -> None:
 def test_state_and_reason_are_seen_together_by_whoever_is_told() -> None:
     registry = Registry()
     seen: list[object] = []
-    give_up = lambda _error: seen.append(registry.inflight.state)  # noqa: E731 - as short as it is
+
+    def give_up(_error: OrchestratorError) -> None:
+        seen.append(registry.inflight.state)
+
     registry.inflight.accept(make_request(), give_up, now=0.0)
     first = fault()
 

@@ -21,31 +21,16 @@ from orchestrator.events import Failed
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import PriorityRequest
-from orchestrator.wiring import BreakerSettings, System
-from tests.fakes.scripted import DONE, Line, Stage
-from tests.fakes.systems import Answer, make_request, read, running
+from orchestrator.wiring import BreakerSettings
+from tests.fakes.scripted import DONE, Stage, always
+from tests.fakes.systems import ask, error_of, make_request, read, running
 
 ROUTE = {"m": ["a", "b", "c"]}
 ONCE = RetrySettings(max_attempts=1)
 
 
-def always(*lines: Line) -> Stage:
-    return Stage(lambda _request, _call: lines)
-
-
 def never_starts() -> Stage:
     return Stage(lambda _request, _call: [DONE], start_error=lambda _: OSError("no memory"))
-
-
-async def ask(system: System, request: PriorityRequest) -> Answer:
-    system.router.submit(request)
-    return await read(request)
-
-
-async def error_of(system: System, request: PriorityRequest) -> OrchestratorError:
-    ending = (await ask(system, request)).ending
-    assert isinstance(ending, Failed)
-    return ending.error
 
 
 async def test_the_first_ready_deployment_of_the_route_serves() -> None:

@@ -57,6 +57,11 @@ class Stage:
                 death.set_result(cause)
 
 
+def always(*lines: Line, local: bool = False) -> Stage:
+    """Does the same for every request."""
+    return Stage(lambda _request, _call: lines, local=local)
+
+
 class ScriptedRunner:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage

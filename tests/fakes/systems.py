@@ -2,13 +2,15 @@
 
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 from orchestrator.actors.supervisor import Supervision
 from orchestrator.channel import Channel
-from orchestrator.events import Ending
+from orchestrator.errors import OrchestratorError
+from orchestrator.events import Ending, Failed, Finished
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import Message, Priority, PriorityRequest, SamplingParams
@@ -70,6 +72,43 @@ async def read(request: PriorityRequest) -> Answer:
         text += "".join(chunk.text for chunk in chunks)
         if ending is not None:
             return Answer(text, ending)
+
+
+async def ask(system: System, request: PriorityRequest) -> Answer:
+    """Submits a request and reads it to its end."""
+    system.router.submit(request)
+    return await read(request)
+
+
+async def ask_all(system: System, requests: Sequence[PriorityRequest]) -> list[Answer]:
+    """Submits all at once, then reads one after the other."""
+    for request in requests:
+        system.router.submit(request)
+    return [await read(request) for request in requests]
+
+
+async def error_of(system: System, request: PriorityRequest) -> OrchestratorError:
+    """Submits a request that fails."""
+    ending = (await ask(system, request)).ending
+    assert isinstance(ending, Failed)
+    return ending.error
+
+
+def codes(answers: Sequence[Answer]) -> Counter[str]:
+    """How many ended how: `ok`, or the error's code."""
+    return Counter(
+        "ok" if isinstance(answer.ending, Finished) else answer.ending.error.code
+        for answer in answers
+    )
+
+
+def assert_at_rest(system: System, slots: int) -> None:
+    """Every slot is idle, every permit and probe is back, nobody waits."""
+    for health in system.health():
+        assert (health.live_slots, health.queued, health.inflight) == (slots, 0, 0)
+    for deployment in system.deployments.values():
+        assert deployment.gates.limiter.outstanding == 0
+        assert deployment.gates.breaker._probing == 0
 
 
 @contextlib.asynccontextmanager
