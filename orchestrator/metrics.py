@@ -76,6 +76,12 @@ LATE = Counter(
     ["route"],
     registry=REGISTRY,
 )
+UNMARKED_ENDS = Counter(
+    "orchestrator_unmarked_ends",
+    "Answers of a provider that were complete but lacked its end marker.",
+    ["deployment"],
+    registry=REGISTRY,
+)
 READY = Gauge(
     "orchestrator_ready",
     "1 while the deployment would serve a request, else 0.",

@@ -1,76 +1,141 @@
 """What is sent to an OpenAI-compatible provider: address, headers and body.
 
-A caller's fields go through untouched.
+A caller's fields go through untouched. Providers that call a field by another name, or refuse one,
+are met halfway by their settings; what one of them can't do is refused here by name, or left out
+where the deployment says `drop_params`.
 """
 
-from dataclasses import dataclass
-from typing import cast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, cast
 
 import httpx
 
+from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message, PriorityRequest
-from orchestrator.runners.remote.provider import ProviderSettings, checked_url
+from orchestrator.runners.remote.settings import RemoteSettings, address
+
+PATH = "/chat/completions"
+
+# OpenAI's reasoning models refuse max_tokens; their names may have a vendor or "ft:" before them.
+REASONING_MODEL = re.compile(r"(?:^|[/:])(?:o[134](?:-|$)|gpt-5)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenAISettings(ProviderSettings):
-    """A server that speaks Chat Completions.
-
-    Its `base_url` may end in a slash or in `/chat/completions`; a query (Azure's) is kept.
-    """
+class OpenAISettings(RemoteSettings):
+    """An endpoint that speaks Chat Completions, and what is peculiar to it."""
 
     organization: str | None = None
     project: str | None = None
-    provider: str = "openai"
+    azure: bool = False
+    """The key goes into Azure's own header, and the model's name is that of a deployment there."""
+    api_version: str | None = None
+    """Azure's dated API, with the deployment in the path; None speaks its v1 API."""
+    max_tokens_field: Literal["auto", "max_tokens", "max_completion_tokens"] = "auto"
+    """What the limit of an answer is called; auto goes by the model's name."""
+    renamed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The provider's own names of fields."""
+    unsupported: tuple[str, ...] = ()
+    """Fields that the provider refuses or ignores."""
+    stream_options: bool = True
+    """False where the provider refuses them; it tells the usage without being asked."""
 
 
-def endpoint(base_url: str) -> httpx.URL:
+def endpoint(settings: OpenAISettings) -> httpx.URL:
     """Returns where to send requests.
 
     Raises:
-        ConfigError: That is no address of an HTTP server.
+        ConfigError: `base_url` is no address of an HTTP server.
     """
-    url = checked_url(base_url)
-    path = url.path.rstrip("/").removesuffix("/chat/completions")
-    return url.copy_with(path=path + "/chat/completions")
+    if not settings.azure:
+        return address(settings.base_url, PATH)
+    url = address(settings.base_url, "/openai")
+    if settings.api_version is None:
+        return url.copy_with(path=f"{url.path}/v1{PATH}")
+    place = f"{url.path}/deployments/{settings.model}{PATH}"
+    return url.copy_with(path=place).copy_merge_params({"api-version": settings.api_version})
+
+
+def check(settings: OpenAISettings, request: PriorityRequest) -> None:
+    """Looks for what the provider can't do.
+
+    Raises:
+        InvalidRequestError: A field has no place there; `param` names it.
+    """
+    if settings.drop_params:
+        return
+    if request.extra.get("n") not in (None, 1):
+        raise InvalidRequestError("n must be 1: there is one answer to a request", param="n")
+    if settings.unsupported:
+        asked = {**_chosen(settings, request), **request.extra}
+        for name in settings.unsupported:
+            if asked.get(name) is not None:
+                raise InvalidRequestError(f"{settings.provider} has no {name}", param=name)
 
 
 def payload(settings: OpenAISettings, request: PriorityRequest) -> dict[str, object]:
-    """Returns the body to send; what the caller didn't set is left to the provider."""
-    sampling = request.sampling
-    chosen: dict[str, object] = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "max_tokens": sampling.max_tokens,
-        "seed": sampling.seed,
-        "stop": sampling.stop or None,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-    }
+    """Returns the body to send; what the caller didn't set is left to the provider.
+
+    Raises:
+        InvalidRequestError: The provider has no place for a field.
+    """
+    check(settings, request)
     body: dict[str, object] = {"messages": [_message(message) for message in request.messages]}
-    body.update((name, value) for name, value in chosen.items() if value is not None)
     body.update(settings.extra_body)
+    body.update(_chosen(settings, request))
     body.update(request.extra)
-    options = body.get("stream_options")
-    body["stream_options"] = {
-        **(cast("dict[str, object]", options) if isinstance(options, dict) else {}),
-        "include_usage": True,
-    }
+    if settings.drop_params:
+        body.pop("n", None)
+    for name in settings.unsupported:
+        body.pop(name, None)
+    for name, theirs in settings.renamed.items():
+        if name in body:
+            body[theirs] = body.pop(name)
+    if settings.stream_options:
+        options = body.get("stream_options")
+        body["stream_options"] = {
+            **(cast("dict[str, object]", options) if isinstance(options, dict) else {}),
+            "include_usage": True,
+        }
+    else:
+        body.pop("stream_options", None)
     body["model"] = settings.model
     body["stream"] = True
     return body
 
 
-def headers_of(settings: OpenAISettings, secret: str | None) -> dict[str, str]:
-    """Returns the headers that such a server wants."""
+def own_headers(settings: OpenAISettings, secret: str | None) -> dict[str, str]:
+    """Returns the headers by which OpenAI knows its customer."""
     headers: dict[str, str] = {}
     if secret is not None:
-        headers["authorization"] = f"Bearer {secret}"
+        if settings.azure:
+            headers["api-key"] = secret
+        else:
+            headers["authorization"] = f"Bearer {secret}"
     if settings.organization is not None:
         headers["openai-organization"] = settings.organization
     if settings.project is not None:
         headers["openai-project"] = settings.project
     return headers
+
+
+def _chosen(settings: OpenAISettings, request: PriorityRequest) -> dict[str, object]:
+    sampling = request.sampling
+    longest = settings.max_tokens_field
+    if longest == "auto":
+        reasoning = REASONING_MODEL.search(settings.model)
+        longest = "max_completion_tokens" if reasoning else "max_tokens"
+    chosen: dict[str, object] = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        longest: sampling.max_tokens,
+        "seed": sampling.seed,
+        "stop": sampling.stop or None,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 def _message(message: Message) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +12,11 @@ from orchestrator.channel import Channel
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import Finished, TokenChunk
 from orchestrator.request import Message, PriorityRequest, SamplingParams
+from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.lease import Lease, StepLimits
 from orchestrator.runners.remote.openai import factory
 from orchestrator.runners.remote.openai_request import OpenAISettings
+from orchestrator.runners.remote.settings import RemoteSettings
 from tests.fakes.sse_server import SseServer
 
 
@@ -51,9 +53,8 @@ def a_lease(limits: StepLimits | None = None) -> Lease:
 class Asker:
     """A deployment's slots, asked one request after the other."""
 
-    def __init__(self, base_url: str, transport: httpx.AsyncBaseTransport | None, **settings: Any):
-        given: dict[str, Any] = {"base_url": base_url, "model": "m", "provider": "acme"}
-        self.factory = factory(OpenAISettings(**given | settings), transport)
+    def __init__(self, slots: SlotFactory):
+        self.factory = slots
         self.runner = self.factory.create()
 
     async def ask(self, lease: Lease | None = None, **request: Any) -> Answer:
@@ -79,9 +80,17 @@ class Asker:
 
 @contextlib.asynccontextmanager
 async def asking(
-    server: SseServer | str, transport: httpx.AsyncBaseTransport | None = None, **settings: Any
+    server: SseServer | str,
+    transport: httpx.AsyncBaseTransport | None = None,
+    *,
+    kind: Callable[..., RemoteSettings] = OpenAISettings,
+    make: Callable[[Any, httpx.AsyncBaseTransport | None], SlotFactory] = factory,
+    **settings: Any,
 ) -> AsyncGenerator[Asker]:
-    asker = Asker(server if isinstance(server, str) else server.url, transport, **settings)
+    """Opens a deployment of some kind of provider; `make` is the kind's factory."""
+    url = server if isinstance(server, str) else server.url
+    given: dict[str, Any] = {"base_url": url, "model": "m", "provider": "acme"}
+    asker = Asker(make(kind(**given | settings), transport))
     try:
         yield asker
     finally:

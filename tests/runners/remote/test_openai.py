@@ -428,7 +428,7 @@ async def test_the_rest_of_the_protocol_waits_for_what_never_comes():
         await asyncio.sleep(0)
 
         assert not died.done()
-        assert repr(runner) == "<StreamRunner openai m at 127.0.0.1>"
+        assert repr(runner) == "<ProviderRunner m at 127.0.0.1>"
         assert not runner.abilities.resumable
         died.cancel()
         with pytest.raises(asyncio.CancelledError):

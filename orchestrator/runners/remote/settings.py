@@ -1,0 +1,146 @@
+"""Where a provider is and how it is to be asked: what all of them have in common.
+
+What can't be sent is told here, before anything is: at the start where it is the configuration's
+fault, else with the request.
+"""
+
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import httpx
+import msgspec
+
+from orchestrator.errors import (
+    ConfigError,
+    InvalidRequestError,
+    UpstreamAuthenticationError,
+    describe,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSettings:
+    """One deployment at a provider; each kind adds what is its own."""
+
+    base_url: str
+    """With or without a slash at its end; a query is kept."""
+    model: str
+    """The provider's own name of the model."""
+    api_key: Callable[[], str] | None = field(default=None, repr=False)
+    """Asked for every request, so that a key may change; None sends none."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Sent besides ours, and in place of ours of the same name."""
+    extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Members of every request's body; a request's own win."""
+    drop_params: bool = False
+    """Leaves out what the provider can't do, where it would be refused otherwise."""
+    provider: str = "openai"
+    """The name in errors and metrics."""
+    ca_file: str | None = None
+    """PEM file of the authorities to trust instead of the usual ones."""
+    verify: bool = True
+    """False trusts whoever answers."""
+
+
+def address(base_url: str, path: str) -> httpx.URL:
+    """Returns the URL of a path below the base URL, whose query is kept.
+
+    Args:
+        base_url: May end with a slash or with the path already.
+        path: Begins with a slash.
+
+    Raises:
+        ConfigError: That is no address of an HTTP server.
+    """
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"base_url {base_url!r} is no URL: {describe(error)}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(f"base_url {base_url!r} must begin with http:// or https:// and a host")
+    return url.copy_with(path=url.path.rstrip("/").removesuffix(path) + path)
+
+
+def secret_of(settings: RemoteSettings) -> str | None:
+    """Returns the key to send now; None if the provider wants none.
+
+    Raises:
+        UpstreamAuthenticationError: No header can carry it.
+    """
+    if settings.api_key is None:
+        return None
+    secret = settings.api_key().strip()  # a file with a key in it usually ends in a line feed
+    if not fits_header(secret):
+        raise UpstreamAuthenticationError(
+            f"the api_key of {settings.provider} has characters that no header can carry"
+        )
+    return secret
+
+
+def fits_header(text: str) -> bool:
+    """Whether a header can carry the text: no line ends, no letters beyond ASCII."""
+    return text.isascii() and text.isprintable()
+
+
+def headers_of(settings: RemoteSettings, own: Mapping[str, str]) -> dict[str, str]:
+    """Returns the headers to send.
+
+    Args:
+        settings: Whose `headers` win over all others.
+        own: The kind's own headers, by lower-case name.
+    """
+    headers = {
+        "accept": "text/event-stream",
+        "accept-encoding": "identity",  # a compressor would hold tokens back
+        "content-type": "application/json",
+        "user-agent": "orchestrator",
+        **own,
+    }
+    headers.update((name.lower(), value) for name, value in settings.headers.items())
+    return headers
+
+
+def encode(body: Mapping[str, object]) -> bytes:
+    """Returns the body's bytes.
+
+    Raises:
+        InvalidRequestError: A field that is passed on untouched is nothing that JSON can carry.
+    """
+    try:
+        return msgspec.json.encode(body)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"the request holds something that JSON can't carry ({describe(error)})"
+        ) from error
+
+
+def check_headers(settings: RemoteSettings) -> None:
+    """Looks at the deployment's own headers.
+
+    Raises:
+        ConfigError: One of them can't be sent.
+    """
+    for name, value in settings.headers.items():
+        if not fits_header(name + value):
+            raise ConfigError(f"header {name!r} has characters that no header can carry")
+
+
+def ssl_context(settings: RemoteSettings) -> ssl.SSLContext | None:
+    """Returns whom to trust; None where only `http` is spoken.
+
+    Raises:
+        ConfigError: `ca_file` can't be used.
+    """
+    if not settings.base_url.lower().startswith("https:"):
+        return None
+    if not settings.verify:
+        return httpx.create_ssl_context(verify=False)
+    try:
+        return (
+            ssl.create_default_context(cafile=settings.ca_file)
+            if settings.ca_file
+            else httpx.create_ssl_context()
+        )
+    except OSError as error:
+        raise ConfigError(f"ca_file {settings.ca_file} can't be used: {describe(error)}") from error
