@@ -85,7 +85,7 @@ async def _serve(config: Config, sock: socket.socket) -> None:
 
 async def _announce(config: Config, system: System, listener: Listener, screen: Screen) -> None:
     await listener.listening.wait()
-    url = _url(config.server.host, listener.port)
+    url = reachable_url(config.server.host, listener.port)
     screen.line(f"listening on {url}; requests wait until a model is loaded")
     await system.settled()
     screen.summary(url, config.all_routes, system.health())
@@ -103,6 +103,7 @@ async def _drain(system: System, limit: float, stop: _Stop) -> None:
         await draining
 
 
-def _url(host: str, port: int) -> str:
+def reachable_url(host: str, port: int) -> str:
+    """The address for a caller on this machine, whatever is listened on."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"

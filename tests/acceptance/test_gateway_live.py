@@ -89,6 +89,7 @@ async def test_a_killed_model_host_costs_one_stream_and_nothing_else() -> None:
                     os.kill(host_of(gateway), signal.SIGKILL)
                 text += piece
         gone = await client.get("/readyz")
+        await gateway.prints("is ready after")  # asking all the time would slow the load down
         await readiness_turns(client, 200)
         after = await client.post(CHAT, json=body(model="chat", max_tokens=4))
         children = gateway.children()
