@@ -139,8 +139,9 @@ class Engine(LoopActor):
                 return
             if (refusal := self._refusal(ticket, now)) is not None:
                 self._queue.pop(ticket)
-                # a gate that refuses the retry must not hide why there was one
-                self._give_up(ticket, ticket.request.first_error or refusal)
+                # a gate that refuses the retry must not hide why there was one, nor may it be
+                # taken for what the first attempt failed with
+                self._inflight.give_up(ticket, ticket.request.first_error or refusal)
                 continue
             tokens = ticket.request.estimated_tokens
             permit = self._gates.limiter.reserve(tokens, now)
@@ -203,9 +204,8 @@ class Engine(LoopActor):
                 assert_never(outcome)
 
     def _give_up(self, ticket: Ticket, error: OrchestratorError) -> None:
-        first = ticket.request.first_error
-        if isinstance(error, CircuitOpenError) and first is not None:
-            error = first  # as above, for an attempt that came too late for the breaker
+        if isinstance(error, CircuitOpenError):
+            error = ticket.request.first_error or error  # as above, for an attempt that came late
         _remember(ticket, error)
         self._inflight.give_up(ticket, error)
 
@@ -270,7 +270,7 @@ class Engine(LoopActor):
 
 
 def _remember(ticket: Ticket, error: OrchestratorError) -> None:
-    if ticket.request.first_error is None:
+    if ticket.request.first_error is None and not isinstance(error, CircuitOpenError):
         ticket.request.first_error = error
 
 
