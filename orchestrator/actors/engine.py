@@ -41,7 +41,13 @@ from orchestrator.attempt import (
     after_failure,
     outcome_name,
 )
-from orchestrator.errors import CircuitOpenError, OrchestratorError, WorkerCrashedError, describe
+from orchestrator.errors import (
+    CircuitOpenError,
+    OrchestratorError,
+    WorkerCrashedError,
+    WorkerError,
+    describe,
+)
 from orchestrator.events import Failed
 from orchestrator.inflight import Inflight, Ticket
 from orchestrator.points import Passage, Point
@@ -275,8 +281,9 @@ def _remember(ticket: Ticket, error: OrchestratorError) -> None:
 
 
 def _crash(worker: str, cause: BaseException | None) -> OrchestratorError:
-    # a fresh object for each request: one that is raised in many tasks grows one traceback
-    if isinstance(cause, OrchestratorError):
+    # a fresh object for each request: one that is raised in many tasks grows one traceback. Only an
+    # error of a worker keeps its class: whatever else killed it is no fault of this request
+    if isinstance(cause, WorkerError):
         error = type(cause)(f"worker {worker}: {cause.message}")
     else:
         reason = "it was stopped" if cause is None else describe(cause)

@@ -5,15 +5,20 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.actors.runtime import ended, kill
+from orchestrator.actors.runtime import ended, kill, tell
 from orchestrator.actors.supervisor import Supervision
 from orchestrator.chaos.simulation.world import run
-from orchestrator.errors import EngineUnhealthyError, WorkerStartError
+from orchestrator.errors import (
+    EngineUnhealthyError,
+    InvalidRequestError,
+    LoopBlockedError,
+    WorkerStartError,
+)
 from orchestrator.events import Failed, Finished
 from orchestrator.inflight import Inflight, Poisoned
 from orchestrator.wiring import System
 from tests.fakes.scripted import DONE, Stage
-from tests.fakes.systems import make_request, read, running
+from tests.fakes.systems import ask, assert_at_rest, make_request, read, running
 
 QUICK = Supervision(max_restarts=3, within=30.0, initial_backoff=0.1, max_backoff=1.0)
 
@@ -286,3 +291,81 @@ def test_a_worker_that_dies_before_it_is_announced_leaves_no_ghost_slot():
 
     for seed in range(20):
         assert run(seed, main, shuffle=True) == (DONE, 1)
+
+
+@pytest.mark.parametrize("requests", [0, 5])
+def test_an_engine_that_dies_is_a_poison_and_a_new_one_serves(requests: int):
+    async def main() -> tuple[list[str], int, object]:
+        stage = Stage(lambda _request, _call: ["a", 0.5, DONE])
+        async with running({"m": stage}, slots=2, supervision=QUICK) as system:
+            deployment = system.deployments["m"]
+            victims = [make_request() for _ in range(requests)]
+            readers = [asyncio.ensure_future(ask(system, request)) for request in victims]
+            await asyncio.sleep(0.1)
+            assert deployment._engine is not None
+            tell(deployment._engine, "no message of an engine")
+            endings = [(await reader).ending for reader in readers]
+            await until(deployment.inflight, lambda: not deployment.inflight.ready)
+            assert poisoned(system).fault.stage == "dispatch"
+            await until(deployment.inflight, lambda: deployment.inflight.ready)
+            answer = await ask(system, make_request())
+            assert_at_rest(system, 2)
+            codes = [ending.error.code for ending in endings if isinstance(ending, Failed)]
+            return codes, deployment.inflight.generation, answer.ending
+
+    assert run(0, main) == (["engine_unhealthy"] * requests, 2, DONE)
+
+
+def test_later_faults_of_one_poison_cost_no_further_generation():
+    async def main() -> tuple[int, float | None, str, int]:
+        async with running({"m": answers()}, slots=2, supervision=QUICK) as system:
+            deployment = system.deployments["m"]
+            for number in range(10):
+                deployment.poison("test", RuntimeError(f"fault {number}"))
+            await until(deployment.inflight, lambda: not deployment.inflight.ready)
+            await asyncio.sleep(0.5)
+            health, later = deployment.health(), len(deployment.inflight.secondary)
+            await until(deployment.inflight, lambda: deployment.inflight.ready)
+            return deployment.inflight.generation, health.retry_after, str(health.reason), later
+
+    generation, retry_after, reason, later = run(0, main)
+
+    assert (generation, retry_after, later) == (2, 1.0, 9)
+    assert "fault 0" in reason
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [InvalidRequestError("of another request"), LoopBlockedError(2.0), OSError("pipe")],
+    ids=lambda cause: type(cause).__name__,
+)
+def test_whatever_kills_a_host_is_a_crash_of_the_worker_to_its_requests(cause: Exception):
+    async def main() -> tuple[str, BaseException, bool]:
+        stage = Stage(lambda _request, call: ["a", 1.0, DONE] if call == 0 else [DONE], local=True)
+        async with running({"m": stage}, slots=1) as system:
+            request = make_request()
+            system.router.submit(request)
+            await request.channel.receive()
+            stage.kill_host(cause)
+            ending = (await read(request)).ending
+            assert isinstance(ending, Failed)
+            later = await ask(system, make_request())
+            return ending.error.code, ending.error.root_cause, later.ending == DONE
+
+    assert run(0, main) == ("worker_crashed", cause, True)
+
+
+def test_a_deployment_that_served_for_long_starts_its_backoff_anew():
+    async def main() -> list[float | None]:
+        waits: list[float | None] = []
+        async with running({"m": answers()}, slots=1, supervision=QUICK) as system:
+            deployment = system.deployments["m"]
+            for served in (0.0, 0.0, 60.0, 0.0):
+                await asyncio.sleep(served)
+                deployment.poison("test", RuntimeError("on purpose"))
+                await until(deployment.inflight, lambda: not deployment.inflight.ready)
+                waits.append(deployment.health().retry_after)
+                await until(deployment.inflight, lambda: deployment.inflight.ready)
+        return waits
+
+    assert run(0, main) == [1.0, 2.0, 1.0, 2.0]
