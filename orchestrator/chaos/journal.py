@@ -16,13 +16,14 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
     poison          -; deployment, cause: class and text of the root cause
     supervisor_dead -; deployment: nobody watches it any more
     worker_start    worker; deployment: a new worker begins to start its runner
-    worker_dead     worker; deployment, deliberate, [fault]: it ended; deliberate if it was asked
-                    to; fault is a number that all share who died of the same host
+    worker_dead     worker; deployment, deliberate, [fault], [cause]: it ended; deliberate if it was
+                    asked to; fault is a number that all share who died of the same host,
+                    cause is class and text of it
     kill            worker; deployment: a lease expired and the worker is written off for it
 
     submit          request; [tokens], [reads], [must_succeed]: the caller asks; tokens is the
-                    length of the whole answer; reads is `slowly` or `never` of one that may be
-                    ended for it; must_succeed if nothing is broken any more
+                    length of the whole answer; reads is `at once`, or `slowly` or `never` of one
+                    that may be ended for it; must_succeed if nothing is broken any more
     accept          request; deployment, priority, deadline, depth: a deployment took it in; again
                     at the next one after a failover; depth is the queue's length, itself included
     reject          request; deployment, code, depth: a deployment refused it

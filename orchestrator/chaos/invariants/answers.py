@@ -145,11 +145,18 @@ def i12_root_cause_survives(history: History) -> list[Violation]:
         if told != made:
             text = f"tells {told:g} attempts, there were {made}"
             found.append(Violation("I12", request, text))
+        if code == "circuit_open" and _own_faults(history, request):
+            text = f"tells only that the circuit is open, but it had failed: {cause!r}"
+            found.append(Violation("I12", request, text))
         if not cause.strip():
             found.append(Violation("I12", request, f"ended with {code} and no cause"))
         elif terminal.text("scope") != "request" and code not in UNCAUSED:
             found += _cause_is_told(history, request, terminal)
     return found
+
+
+def _own_faults(history: History, request: str) -> list[Event]:
+    return [event for event in history.requests[request] if event.kind is Kind.FAULT_LANDED]
 
 
 def _cause_is_told(history: History, request: str, terminal: Event) -> list[Violation]:
@@ -189,6 +196,25 @@ def _causes(history: History, request: str, terminal: Event) -> list[str]:
     return faults + poisons
 
 
+def i12b_nothing_breaks_by_itself(history: History) -> list[Violation]:
+    """Workers and engines end of faults that landed; any other cause is a bug of our own.
+
+    Raises:
+        JournalError: A poison has no cause.
+    """
+    texts = [text for event in history.of(Kind.FAULT_LANDED) if (text := event.text("text", ""))]
+    ends = [
+        event
+        for event in (*history.of(Kind.POISON), *history.of(Kind.WORKER_DEAD))
+        if "cause" in event.value and not event.flag("deliberate")
+    ]
+    return [
+        Violation("I12b", None, f"{end.kind} at {end.t} s of {end.text('cause')!r}, unplanned")
+        for end in ends
+        if not any(text in end.text("cause") for text in texts)
+    ]
+
+
 def i15_late_changes_nothing(history: History) -> list[Violation]:
     """An attempt that was replaced or taken back writes no token and no ending."""
     found: list[Violation] = []
@@ -218,7 +244,7 @@ def i17_slow_reader_ends_alone(history: History) -> list[Violation]:
         and terminal.value.get("outcome") == "error"
         and terminal.text("code") == "slow_consumer"
         and (submit := first(events, Kind.SUBMIT)) is not None
-        and "reads" not in submit.value
+        and submit.text("reads", "at once") == "at once"
     ]
 
 

@@ -23,6 +23,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "I10": capacity.i10_bounded_amplification,
         "I11": answers.i11_nothing_restarts_in_sight,
         "I12": answers.i12_root_cause_survives,
+        "I12b": answers.i12b_nothing_breaks_by_itself,
         "I13": capacity.i13_provider_sees_what_is_permitted,
         "I15": answers.i15_late_changes_nothing,
         "I16": queueing.i16_priority_order,

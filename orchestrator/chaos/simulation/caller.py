@@ -16,6 +16,7 @@ from orchestrator.request import Message, Priority, PriorityRequest, SamplingPar
 
 MESSAGES = (Message("user", "count"),)
 SLOW_READ_SECONDS = 0.3
+READS = {"eager": "at once", "slow": "slowly", "never": "never"}
 
 
 class JournalChannel(Channel):
@@ -139,13 +140,12 @@ async def ask(
     if caller.at > loop.time():
         await asyncio.sleep(caller.at - loop.time())
     request = make_request(caller, journal)
-    facts = {"reads": "slowly" if caller.pace == "slow" else "never"}
     journal.record(
         Kind.SUBMIT,
         request=caller.name,
         tokens=caller.tokens,
         must_succeed=must_succeed,
-        **(facts if caller.pace != "eager" else {}),
+        reads=READS[caller.pace],
     )
     submit(request)
     timer = None

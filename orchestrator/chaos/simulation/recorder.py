@@ -176,13 +176,14 @@ class Recorder:
     def _write_death(self, passage: Passage) -> None:
         root = _root(passage.error)
         # the supervisor ends a worker by a cancel or a stop; nothing here dies of one by itself
-        deliberate = passage.error is None or isinstance(root, asyncio.CancelledError)
+        deliberate = passage.error is None or isinstance(passage.error, asyncio.CancelledError)
         self._journal.record(
             Kind.WORKER_DEAD,
             worker=passage.worker,
             deployment=passage.deployment,
             deliberate=deliberate,
             fault=self._number_of(root),
+            cause=describe(root),
         )
 
     def _number_of(self, root: BaseException) -> int:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypedDict
 
 from orchestrator.actors.runtime import kill
 from orchestrator.actors.supervisor import Supervision
@@ -93,6 +94,11 @@ def run_plan(plan: Plan) -> Report:
     )
 
 
+class _Limits(TypedDict, total=False):
+    permits_burst: float
+    permits_per_second: float
+
+
 class _Trial:
     def __init__(self, plan: Plan, journal: Journal) -> None:
         self._plan = plan
@@ -143,14 +149,10 @@ class _Trial:
     def _introduce(self) -> None:
         self._journal.record(Kind.RUN, seed=self._plan.seed, mode=self._plan.mode)
         for shape in self._plan.shapes:
-            limits = (
-                {
-                    "permits_burst": max(1.0, shape.requests_per_minute * BURST_SHARE),
-                    "permits_per_second": shape.requests_per_minute / MINUTE,
-                }
-                if shape.requests_per_minute is not None
-                else {}
-            )
+            limits = _Limits()
+            if shape.requests_per_minute is not None:
+                limits["permits_burst"] = max(1.0, shape.requests_per_minute * BURST_SHARE)
+                limits["permits_per_second"] = shape.requests_per_minute / MINUTE
             self._journal.record(
                 Kind.DEPLOYMENT,
                 deployment=shape.name,
@@ -180,7 +182,9 @@ class _Trial:
         deployment = self._system.deployments[injection.deployment]
         match injection.do:
             case Action.POISON:
-                deployment.poison("drill", RuntimeError(f"poison drill in {deployment.plan.name}"))
+                drill = RuntimeError(f"poison drill in {deployment.plan.name}")
+                self._providers[injection.deployment].concerns_all(str(drill))
+                deployment.poison("drill", drill)
             case Action.KILL_HOST:
                 provider = self._providers[injection.deployment]
                 provider.kill_host(RuntimeError(f"host killed in {deployment.plan.name}"))
@@ -196,6 +200,7 @@ class _Trial:
             return
         self._unwatched.add(deployment.plan.name)
         self._journal.record(Kind.SUPERVISOR_DEAD, deployment=deployment.plan.name)
+        self._providers[deployment.plan.name].concerns_all(asyncio.CancelledError.__name__)
         kill(deployment.supervisor)
 
     def _calm_down(self) -> None:
@@ -236,7 +241,8 @@ class _Trial:
         down_for_good = (
             name in self._unwatched
             or (poisons and shape.stays_down)
-            or poisons > shape.max_restarts
+            # a generation that served for long gives the budget back
+            or (poisons > shape.max_restarts and deployment.inflight.restart_after is None)
         )
         return 0 if down_for_good else deployment.plan.slots
 

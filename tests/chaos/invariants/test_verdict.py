@@ -61,6 +61,13 @@ GOOD: dict[str, str] = {
     + CLOSED
     + "1 provider_start r1 @w1 #2\n2 worker_dead @w1\n4 provider_end r1 @w1 #2\n"
     + "5 gauge name=streams value=0 expected=0\n5 gauge name=queue value=3",
+    "I5": "0 breaker state=open\n1 breaker state=half-open\n1 admit r1 @w1 #2 state=half-open\n"
+    "1.1 attempt_end r9 @w2 #1 verdict=failure\n2 breaker state=closed\n"
+    "2 attempt_end r1 @w1 #2 verdict=success",
+    "I5b": "0 admit r1 @w1 #1 state=half-open\n0 attempt_end r1 @w1 #1 verdict=none\n"
+    "0 admit r2 @w1 #2 state=half-open\n1 breaker state=closed\n1 admit r3 @w2 #3 state=closed",
+    "I6": "0 engine_start generation=1\n1 poison cause=crash\n1 ready ready=false\n"
+    "2 engine_start generation=3\n2 ready ready=true\n3 poison cause=crash",
     "I6b": ACCEPTED
     + "1 poison cause=crash\n1 accept r1 deployment=b priority=1 deadline=5 depth=1\n"
     + "2 reject r2 code=engine_unhealthy depth=0\n3 engine_start\n"
@@ -76,6 +83,8 @@ GOOD: dict[str, str] = {
     "I12": STREAMING
     + "0.3 fault_landed r1 text=reset~#7\n"
     + f"0.5 {ERROR} cause=ReadError:~reset~#7 attempts=1",
+    "I12b": "0 fault_landed text=crash~#7\n0 worker_dead @w1 cause=OSError:~crash~#7\n"
+    "0 worker_dead @w2 cause=CancelledError deliberate=true\n0 poison cause=OSError:~crash~#7",
     "I13": "0 provider_start r1 @w1\n0 provider_start r2 @w2\n1 provider_start r3 @w1",
     "I15": STREAMING + "0 token r1 #1\n0.1 late r1 #0\n0.5 terminal r1 #1 outcome=done",
     "I16": ACCEPTED
@@ -83,6 +92,11 @@ GOOD: dict[str, str] = {
     + "1 retry r2 not_before=2 depth=2\n1 dequeue r1\n1 dispatch r1 @w1 #2\n"
     + "1.5 accept r3 priority=1 deadline=5 depth=2\n"
     + "2 dequeue r2\n2 dispatch r2 @w1 #3\n2 dequeue r3\n2 dispatch r3 @w2 #4",
+    "I17": "0 submit r1 reads=never\n1 terminal r1 outcome=error code=slow_consumer\n"
+    "0 submit r2\n1 terminal r2 outcome=error code=deadline_exceeded",
+    "I18": "0 engine_start generation=1\n1 supervisor_dead\n1 poison cause=stopped",
+    "I22": "0 submit r1 must_succeed=true\n1 terminal r1 outcome=done\n"
+    "1 submit r2\n1 terminal r2 outcome=error",
     "I19": "0 worker_dead @a\n1 worker_dead @b\n1 worker_dead @x deliberate=true\n"
     "1 worker_start @c\n11.1 worker_dead @c\n11.2 worker_dead @d\n11.3 worker_dead @e\n"
     "11.3 poison cause=crash\n11.3 worker_dead @f\n12 engine_start\n12 worker_start @g",
@@ -116,6 +130,36 @@ BAD: list[tuple[str, str, str]] = [
     ),
     ("I4", "1 gauge name=permits value=-1", "permits was -1"),
     ("I4", "1 gauge name=idle value=1 expected=2", "idle was 1 at rest, not 2"),
+    ("I5", "0 breaker state=half-open", "from closed to half-open"),
+    ("I5", "0 breaker state=open\n0 admit r1 @w1 #1 state=open", "through an open breaker"),
+    (
+        "I5",
+        (
+            "0 admit r1 @w1 #1 state=closed\n0 breaker state=open\n1 breaker state=half-open\n"
+            "2 breaker state=open\n2 attempt_end r1 @w1 #1 verdict=failure"
+        ),
+        "of an older era",
+    ),
+    (
+        "I5",
+        (
+            "0 admit r1 @w1 #1 state=closed\n0 breaker state=open\n"
+            "0 attempt_end r1 @w1 #1 verdict=none"
+        ),
+        "verdict none moved it to open",
+    ),
+    (
+        "I5b",
+        "0 admit r1 @w1 #1 state=half-open\n0 admit r2 @w2 #2 state=half-open",
+        "probe 2 at w2",
+    ),
+    (
+        "I6",
+        "0 engine_start generation=1\n1 poison cause=crash\n1 engine_start generation=1",
+        "began again",
+    ),
+    ("I6", "0 poison cause=crash\n1 poison cause=crash", "which it was before"),
+    ("I6", "0 poison cause=crash\n1 ready ready=true", "that it is ready"),
     ("I6b", ACCEPTED + "1 poison cause=crash\n1.2 terminal r1 outcome=error", "waited until 1.2"),
     ("I6b", ACCEPTED + "1 poison cause=crash", "still waited at the end"),
     ("I6b", "1 poison cause=crash\n1 accept r1 priority=1 deadline=5 depth=1", "accept at 1.0 s"),
@@ -155,6 +199,14 @@ BAD: list[tuple[str, str, str]] = [
         "tells 3 attempts, there were 1",
     ),
     (
+        "I12",
+        STREAMING + "0 fault_landed r1 text=reset~#7\n1 terminal r1 outcome=error"
+        " code=circuit_open scope=upstream cause=reset~#7 attempts=1",
+        "tells only that the circuit is open",
+    ),
+    ("I12b", "0 fault_landed text=crash\n1 worker_dead @w1 cause=TypeError", "'TypeError', unp"),
+    ("I12b", "1 poison cause=TypeError", "poison at 1.0 s"),
+    (
         "I13",
         "0 provider_start r1 @w1\n0 provider_start r2 @w2\n0.9 provider_start r3 @w1",
         "beyond 2 + 1 per second",
@@ -173,6 +225,10 @@ BAD: list[tuple[str, str, str]] = [
         "overtaken by r2",
     ),
     ("I16", "0 dispatch r1 @w1 #1", "never accepted"),
+    ("I17", "0 submit r1\n1 terminal r1 outcome=error code=slow_consumer", "had read at once"),
+    ("I18", "0 engine_start generation=1\n1 supervisor_dead", "was not poisoned"),
+    ("I18", "1 supervisor_dead\n3 engine_start generation=2", "served at 3.0 s without"),
+    ("I22", "0 submit r1 must_succeed=true\n1 terminal r1 outcome=canceled", "got a cancel"),
     ("I19", "0 worker_dead @a\n1 worker_dead @b\n2 worker_dead @c", "not poisoned"),
     (
         "I19",
@@ -235,6 +291,19 @@ def test_an_error_of_a_poisoned_engine_tells_what_poisoned_it():
 
     assert CHECKS["I12"](History(sketch(text + ending + "OSError:~card~lost"))) == []
     assert CHECKS["I12"](History(sketch(text + ending + "unhealthy"))) != []
+
+
+def test_all_who_die_of_one_host_count_as_one_death():
+    deaths = "".join(f"0 worker_dead @{worker} fault=1\n" for worker in "abcdefgh")
+
+    assert CHECKS["I19"](History(sketch(deaths + "1 worker_start @a2"))) == []
+
+
+def test_an_attempt_that_runs_may_reach_its_provider_while_the_cancel_is_on_its_way():
+    text = DISPATCHED + "0 cancel r1\n0 terminal r1 outcome=canceled\n"
+    text += "0.01 provider_start r1 @w1 #1\n0.01 provider_end r1 @w1 #1"
+
+    assert judge(sketch(text)) == []
 
 
 def test_a_retry_of_what_never_reached_the_provider_costs_nothing():
