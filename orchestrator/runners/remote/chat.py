@@ -6,7 +6,8 @@ Rules:
     2. An error is an error wherever it stands: as an event of that name, as an `error` member, as
        a finish reason that means "broken off".
     3. Members of a delta besides `role` and `content` are passed on untouched in a chunk's fields;
-       a choice's `logprobs` are passed on there as well, under that name.
+       a choice's `logprobs` are passed on there as well, under that name. Tool calls are numbered
+       anew, for their indexes are wrong at some providers (`tool_calls.py`).
     4. A delta that carries nothing (the role alone, nulls, empty texts) is no chunk.
     5. Usage is the greatest count seen, for some providers send it many times; a usage that nobody
        sent stays absent.
@@ -27,6 +28,7 @@ from orchestrator.errors import (
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import NOT_JSON, classify_event, shorten
 from orchestrator.runners.remote.sse import ServerSentEvent
+from orchestrator.runners.remote.tool_calls import ToolCallNumbers
 
 DONE = b"[DONE]"
 SHORTEST_CHUNK = len(b'{"choices":[]}')
@@ -99,12 +101,22 @@ class ChatDecoder:
         secret: The key that was sent, masked wherever the provider repeats it.
     """
 
-    __slots__ = ("_provider", "_secret", "_usage", "done", "events", "finish_reason", "tokens")
+    __slots__ = (
+        "_calls",
+        "_provider",
+        "_secret",
+        "_usage",
+        "done",
+        "events",
+        "finish_reason",
+        "tokens",
+    )
 
     def __init__(self, provider: str, *, secret: str | None = None) -> None:
         self._provider = provider
         self._secret = secret
         self._usage: Usage | None = None
+        self._calls: ToolCallNumbers | None = None
         self.finish_reason: FinishReason | None = None
         """Set as soon as the answer is complete; usage may still follow."""
         self.done = False
@@ -218,6 +230,10 @@ class ChatDecoder:
         if isinstance(content, list):
             content, delta["content"] = _parts(cast("list[object]", content))
         text = content if isinstance(content, str) else ""
+        if delta.get("tool_calls"):
+            if self._calls is None:
+                self._calls = ToolCallNumbers()
+            delta["tool_calls"] = self._calls.number(delta["tool_calls"])
         fields = {name: value for name, value in delta.items() if value is not None}
         tokens = 1
         if logprobs:
