@@ -1,6 +1,8 @@
 """What a provider's refusal means: status, headers and body in, one typed error out.
 
-A table, read in this order: the provider's own code, its type, the HTTP status. Codes are matched
+A table, read in this order: the provider's own code, its type, the HTTP status. A provider that
+means something of its own by a code, or says what is wrong in words only, has a table of its own
+that goes before (`Refusals`). Codes are matched
 whole, for `insufficient_quota` is no rate limit and a text that merely mentions a filter is no
 filter. What the provider said is kept, cut to 200 characters and with its secrets masked; a body
 that isn't JSON keeps its status.
@@ -8,7 +10,8 @@ that isn't JSON keeps its status.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import cast
@@ -118,6 +121,21 @@ CONTEXT_TEXT = re.compile(r"maximum context length|context (?:length|window|size
 
 MAX_SEARCHED_TEXT = 4096
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusals:
+    """What one provider means where the tables for all don't know it or know it otherwise."""
+
+    codes: Mapping[str, type[OrchestratorError]] = field(
+        default_factory=dict[str, type[OrchestratorError]]
+    )
+    """Codes, types and reasons that go before everything else."""
+    texts: Sequence[tuple[type[OrchestratorError], re.Pattern[str], type[OrchestratorError]]] = ()
+    """(what it seems to be, what its text says, what it is)"""
+
+
+ANY_PROVIDER = Refusals()
+
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises; broken UTF-8 and a nesting without end have kinds of their own."""
 
@@ -141,6 +159,10 @@ class _Refusal(msgspec.Struct):
     param: str | None = None
     numbers: str = ""
     """Prompt and context size, where the provider gives them as numbers."""
+    reasons: tuple[str, ...] = ()
+    """Google's finer codes: the reasons and the quotas in the error's details."""
+    retry_after: float | None = None
+    """Seconds to wait, where the body tells them."""
 
 
 def classify(
@@ -150,6 +172,7 @@ def classify(
     provider: str,
     *,
     secret: str | None = None,
+    own: Refusals = ANY_PROVIDER,
 ) -> OrchestratorError:
     """Returns the error that a provider's answer other than a success means.
 
@@ -159,24 +182,32 @@ def classify(
         body: As much of the body as was read.
         provider: The name for people.
         secret: The key that was sent, masked wherever the provider repeats it.
+        own: The provider's own table.
     """
     try:
         refusal = _read(msgspec.json.decode(body))
     except NOT_JSON:
         refusal = _Refusal(text=body[:MAX_SEARCHED_TEXT].decode(errors="replace"))
     text = shorten(refusal.text, secret)
-    error = _by_code(refusal, CODES) or _by_status(status, refusal.text)
-    return error(
+    error = (
+        _by_code(refusal, own.codes) or _by_code(refusal, CODES) or _by_status(status, refusal.text)
+    )
+    asked = retry_after(headers)
+    return _by_text(error, refusal, own)(
         f"{provider} answered {status}{_tail(text, refusal)}",
         param=refusal.param,
-        retry_after=retry_after(headers),
+        retry_after=refusal.retry_after if asked is None else asked,
         upstream_status=status,
         upstream_code=refusal.code or refusal.kind,
     )
 
 
 def classify_event(
-    payload: object, provider: str, *, secret: str | None = None
+    payload: object,
+    provider: str,
+    *,
+    secret: str | None = None,
+    own: Refusals = ANY_PROVIDER,
 ) -> OrchestratorError:
     """Returns the error that a provider sent within a stream it had begun with 200.
 
@@ -184,10 +215,11 @@ def classify_event(
         payload: The event's decoded JSON, or its text if it was none.
         provider: The name for people.
         secret: The key that was sent, masked wherever the provider repeats it.
+        own: The provider's own table.
     """
     refusal = _read(payload)
     status = int(refusal.code) if refusal.code and re.fullmatch(r"[45]\d\d", refusal.code) else None
-    error = _by_code(refusal, CODES)
+    error = _by_code(refusal, own.codes) or _by_code(refusal, CODES)
     if error is None and status is not None:
         error = _by_status(status, refusal.text)
     if error is None:
@@ -195,9 +227,10 @@ def classify_event(
     if error is InvalidRequestError and CONTEXT_TEXT.search(refusal.text):
         error = ContextLengthExceededError
     text = shorten(refusal.text, secret)
-    return error(
+    return _by_text(error, refusal, own)(
         f"{provider} sent an error within the stream{_tail(text, refusal)}",
         param=refusal.param,
+        retry_after=refusal.retry_after,
         upstream_status=status,
         upstream_code=refusal.code or refusal.kind,
     )
@@ -262,10 +295,20 @@ def _date(text: str) -> float | None:
 def _by_code(
     refusal: _Refusal, table: Mapping[str, type[OrchestratorError]]
 ) -> type[OrchestratorError] | None:
-    for name in (refusal.inner, refusal.code, refusal.kind):
+    for name in (*refusal.reasons, refusal.inner, refusal.code, refusal.kind):
         if name is not None and name in table:
             return table[name]
     return None
+
+
+def _by_text(
+    error: type[OrchestratorError], refusal: _Refusal, own: Refusals
+) -> type[OrchestratorError]:
+    text = " ".join((refusal.text[:MAX_SEARCHED_TEXT], *refusal.reasons))
+    for seeming, pattern, meant in own.texts:
+        if error is seeming and pattern.search(text):
+            return meant
+    return error
 
 
 def _by_status(status: int, text: str) -> type[OrchestratorError]:
@@ -296,6 +339,7 @@ def _read(payload: object) -> _Refusal:
     body = cast("dict[str, object]", error) if isinstance(error, dict) else outer
     inner = body.get("innererror")
     used, room = body.get("n_prompt_tokens"), body.get("n_ctx")  # llama.cpp's server
+    reasons, seconds = _details(body.get("details"))
     return _Refusal(
         text=_text(body.get("message") or body.get("detail") or cast("object", body)),
         code=_name(body.get("code")) or _name(body.get("status")),
@@ -307,7 +351,31 @@ def _read(payload: object) -> _Refusal:
         numbers=f" (prompt of {used} tokens, context of {room})"
         if isinstance(used, int) and isinstance(room, int)
         else "",
+        reasons=reasons,
+        retry_after=seconds,
     )
+
+
+def _details(value: object) -> tuple[tuple[str, ...], float | None]:
+    """Reads Google's error details: reasons, quotas that were used up, seconds to wait."""
+    reasons: list[str] = []
+    seconds: float | None = None
+    for detail in cast("list[object]", value) if isinstance(value, list) else []:
+        match detail:
+            case {"reason": str(reason)}:
+                reasons.append(reason)
+            case {"retryDelay": str(delay)}:
+                seconds = _number(delay.removesuffix("s"))
+            case {"violations": list(violations)}:
+                for violation in cast("list[object]", violations):
+                    match violation:
+                        case {"quotaId": str(quota)}:
+                            reasons.append(quota)
+                        case _:
+                            pass
+            case _:
+                pass
+    return tuple(reasons), seconds
 
 
 def _first(payload: object) -> object:

@@ -24,6 +24,7 @@ from orchestrator.errors import WorkerHungError
 from orchestrator.events import Finished, FinishReason, TokenChunk
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import Abilities, SlotFactory
+from orchestrator.runners.classify import ANY_PROVIDER, Refusals
 from orchestrator.runners.lease import Lease, Step
 from orchestrator.runners.remote.settings import (
     RemoteSettings,
@@ -130,6 +131,8 @@ class Dialect:
     """Makes the request to send, with the key if there is one."""
     read: Callable[[str | None], Reader]
     """Makes the reader of one answer, which masks the key that was sent."""
+    refusals: Refusals = ANY_PROVIDER
+    """What this provider's refusals mean besides what they mean for all."""
     framing: Callable[[], Framing] = SseDecoder
     no_events: tuple[bytes, ...] = NO_EVENTS
     """First bytes of a body that is read at once and not as events."""
@@ -181,7 +184,7 @@ class ProviderRunner:
         )
         async with contextlib.aclosing(Body(response, provider)) as body:
             if not response.is_success:
-                refusal = await body.refusal(secret)
+                refusal = await body.refusal(secret, dialect.refusals)
                 raise refusal
             if await body.first_byte() in dialect.no_events:
                 chunk = answer.take_whole(await body.rest())

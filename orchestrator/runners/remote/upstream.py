@@ -18,7 +18,7 @@ from orchestrator.errors import (
     UpstreamTruncatedError,
     describe,
 )
-from orchestrator.runners.classify import classify, shorten
+from orchestrator.runners.classify import ANY_PROVIDER, Refusals, classify, shorten
 from orchestrator.runners.lease import Lease, Step
 from orchestrator.runners.remote.transport import CONNECTING, SENDING
 
@@ -223,8 +223,13 @@ class Body:
         self.check_end(tokens=0)
         return bytes(body)
 
-    async def refusal(self, secret: str | None) -> OrchestratorError:
-        """Returns what an answer other than a success means, whatever becomes of its body."""
+    async def refusal(self, secret: str | None, own: Refusals = ANY_PROVIDER) -> OrchestratorError:
+        """Returns what an answer other than a success means, whatever becomes of its body.
+
+        Args:
+            secret: The key that was sent, masked wherever the provider repeats it.
+            own: The provider's own table.
+        """
         deadline = asyncio.get_running_loop().time() + REFUSAL_SECONDS
         body = bytearray()
         while len(body) < MAX_REFUSAL_BYTES:
@@ -234,7 +239,12 @@ class Body:
             body += read
         response = self._response
         return classify(
-            response.status_code, response.headers, bytes(body), self._provider, secret=secret
+            response.status_code,
+            response.headers,
+            bytes(body),
+            self._provider,
+            secret=secret,
+            own=own,
         )
 
 
