@@ -25,8 +25,9 @@ from orchestrator.errors import (
     UpstreamServerError,
     UpstreamTruncatedError,
 )
-from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
-from orchestrator.runners.classify import NOT_JSON, classify_event, shorten
+from orchestrator.events import FinishReason, TokenChunk, Usage
+from orchestrator.runners.classify import NOT_JSON
+from orchestrator.runners.remote.answer import Answer
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.tool_calls import ToolCallNumbers
 
@@ -83,9 +84,15 @@ class _Choice(msgspec.Struct, gc=False):
     usage: object = None
 
 
+class _GroqMembers(msgspec.Struct):
+    usage: object = None
+
+
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: object = None
+    x_groq: _GroqMembers | None = None
+    """Where Groq tells the usage, whether it was asked or not."""
     error: object = None
     kind: object = msgspec.field(default=None, name="object")
 
@@ -93,40 +100,15 @@ class _Chunk(msgspec.Struct, gc=False):
 _chunks = msgspec.json.Decoder(_Chunk)
 
 
-class ChatDecoder:
-    """Reads one answer: chunks, then what the answer ends with.
+class ChatDecoder(Answer):
+    """Reads one answer: chunks, then what the answer ends with."""
 
-    Args:
-        provider: The name for people.
-        secret: The key that was sent, masked wherever the provider repeats it.
-    """
-
-    __slots__ = (
-        "_calls",
-        "_provider",
-        "_secret",
-        "_usage",
-        "done",
-        "events",
-        "finish_reason",
-        "tokens",
-    )
+    __slots__ = ("_calls",)
 
     def __init__(self, provider: str, *, secret: str | None = None) -> None:
-        self._provider = provider
-        self._secret = secret
-        self._usage: Usage | None = None
+        """Args as of `Answer`."""
+        super().__init__(provider, secret=secret)
         self._calls: ToolCallNumbers | None = None
-        self.finish_reason: FinishReason | None = None
-        """Set as soon as the answer is complete; usage may still follow."""
-        self.done = False
-        """The provider's own end marker was seen; what follows it is ignored."""
-        self.events = 0
-        self.tokens = 0
-
-    def __repr__(self) -> str:
-        state = "done" if self.done else self.finish_reason or "open"
-        return f"<ChatDecoder {state}, {self.tokens} tokens>"
 
     def take(self, event: ServerSentEvent) -> TokenChunk | None:
         """Reads one event and returns the piece of the answer in it, if there is one.
@@ -139,7 +121,7 @@ class ChatDecoder:
             return None
         self.events += 1
         if event.event == b"error":
-            failure = self._failure(event.data)
+            failure = self.failure(event.data)
             raise failure
         # No chunk is so short; asking the length first saves a copy per token.
         if len(event.data) < SHORTEST_CHUNK:
@@ -168,39 +150,25 @@ class ChatDecoder:
             OrchestratorError: It is an error, by its kind.
         """
         if body.lstrip()[:1] == b"[":  # Gemini's compatible endpoint puts its errors into a list
-            failure = self._failure(body)
+            failure = self.failure(body)
             raise failure
         self.done = True
         return self._take_chunk(body)
-
-    def end(self) -> Finished:
-        """Returns the ending, now that nothing more will be read.
-
-        Raises:
-            UpstreamTruncatedError: No finish reason was seen.
-        """
-        if self.finish_reason is None:
-            marker = " though it sent its end marker" if self.done else ""
-            raise UpstreamTruncatedError(
-                f"{self._provider} ended the stream after {self.tokens} tokens"
-                f" without a finish reason{marker}"
-            )
-        return Finished(self.finish_reason, self._usage)
 
     def _take_chunk(self, data: bytes) -> TokenChunk | None:
         try:
             chunk = _chunks.decode(data)
         except NOT_JSON as error:
-            text = shorten(data[:1024].decode(errors="replace"), self._secret)
-            raise UpstreamProtocolError(
-                f"{self._provider} sent no chat completion ({error}): {text}"
-            ) from error
+            unreadable = self.no_answer("chat completion", data, error)
+            raise unreadable from error
         failed = chunk.error is not None or chunk.kind == "error"
         if failed:
-            failure = self._failure(data)
+            failure = self.failure(data)
             raise failure
         if chunk.usage is not None:
             self._count(chunk.usage)
+        if chunk.x_groq is not None:
+            self._count(chunk.x_groq.usage)
         if chunk.choices is not None:
             for choice in chunk.choices:
                 if not choice.index:
@@ -246,14 +214,9 @@ class ChatDecoder:
 
     def _finish(self, reason: str) -> None:
         if reason in BROKEN_FINISHES:
-            raise BROKEN_FINISHES[reason](
-                f"{self._provider} broke off after {self.tokens} tokens: {shorten(reason)}",
-                upstream_code=reason,
-            )
+            broken = self.broke_off(reason, BROKEN_FINISHES[reason])
+            raise broken
         self.finish_reason = FINISHES.get(reason.lower(), FinishReason.STOP)
-
-    def _failure(self, data: bytes) -> OrchestratorError:
-        return classify_event(_json(data), self._provider, secret=self._secret)
 
     def _count(self, counted: object) -> None:
         try:
@@ -261,14 +224,16 @@ class ChatDecoder:
         except msgspec.ValidationError:
             return  # a usage in a shape of its own is no reason to lose an answer
         details, spent = usage.prompt_tokens_details, usage.completion_tokens_details
-        found = Usage(
-            prompt_tokens=usage.prompt_tokens or 0,
-            completion_tokens=usage.completion_tokens or 0,
-            cached_tokens=(details and details.cached_tokens) or usage.prompt_cache_hit_tokens or 0,
-            reasoning_tokens=(spent and spent.reasoning_tokens) or 0,
+        self.count(
+            Usage(
+                prompt_tokens=usage.prompt_tokens or 0,
+                completion_tokens=usage.completion_tokens or 0,
+                cached_tokens=(details and details.cached_tokens)
+                or usage.prompt_cache_hit_tokens
+                or 0,
+                reasoning_tokens=(spent and spent.reasoning_tokens) or 0,
+            )
         )
-        if found.total_tokens > 0:
-            self._usage = found if self._usage is None else _greatest(found, self._usage)
 
 
 def _parts(content: list[object]) -> tuple[str, list[object] | None]:
@@ -284,22 +249,5 @@ def _parts(content: list[object]) -> tuple[str, list[object] | None]:
     return "".join(texts), others or None
 
 
-def _greatest(one: Usage, other: Usage) -> Usage:
-    return Usage(
-        prompt_tokens=max(one.prompt_tokens, other.prompt_tokens),
-        completion_tokens=max(one.completion_tokens, other.completion_tokens),
-        cached_tokens=max(one.cached_tokens, other.cached_tokens),
-        reasoning_tokens=max(one.reasoning_tokens, other.reasoning_tokens),
-    )
-
-
 def _length(value: object) -> int:
     return len(cast("list[object]", value)) if isinstance(value, list) else 0
-
-
-def _json(data: bytes) -> object:
-    """Returns decoded JSON, or the text if it is none: an error must be told either way."""
-    try:
-        return cast("object", msgspec.json.decode(data))
-    except NOT_JSON:
-        return data[:1024].decode(errors="replace")

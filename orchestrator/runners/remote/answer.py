@@ -1,0 +1,118 @@
+"""What is known of an answer while it is read, whoever sends it.
+
+An answer is complete when its finish reason was seen and no error after it. Usage is the greatest
+count seen, for some providers send it many times; a usage that nobody sent stays absent.
+"""
+
+from typing import cast
+
+import msgspec
+
+from orchestrator.errors import (
+    OrchestratorError,
+    UpstreamProtocolError,
+    UpstreamTruncatedError,
+)
+from orchestrator.events import Finished, FinishReason, Usage
+from orchestrator.runners.classify import (
+    ANY_PROVIDER,
+    NOT_JSON,
+    Refusals,
+    classify_event,
+    shorten,
+)
+
+
+class Answer:
+    """The state that the readers of all wire formats keep.
+
+    Args:
+        provider: The name for people.
+        secret: The key that was sent, masked wherever the provider repeats it.
+        own: What the provider means by its error codes, where it isn't what all mean.
+    """
+
+    __slots__ = (
+        "_own",
+        "_provider",
+        "_secret",
+        "_usage",
+        "done",
+        "events",
+        "finish_reason",
+        "tokens",
+    )
+
+    def __init__(
+        self, provider: str, *, secret: str | None = None, own: Refusals = ANY_PROVIDER
+    ) -> None:
+        self._provider = provider
+        self._secret = secret
+        self._own = own
+        self._usage: Usage | None = None
+        self.finish_reason: FinishReason | None = None
+        """Set as soon as the answer is complete; usage may still follow."""
+        self.done = False
+        """The provider's own end marker was seen; what follows it is ignored."""
+        self.events = 0
+        self.tokens = 0
+
+    def __repr__(self) -> str:
+        state = "done" if self.done else self.finish_reason or "open"
+        return f"<{type(self).__name__} {state}, {self.tokens} tokens>"
+
+    def end(self) -> Finished:
+        """Returns the ending, now that nothing more will be read.
+
+        Raises:
+            UpstreamTruncatedError: No finish reason was seen.
+        """
+        if self.finish_reason is None:
+            marker = " though it sent its end marker" if self.done else ""
+            raise UpstreamTruncatedError(
+                f"{self._provider} ended the stream after {self.tokens} tokens"
+                f" without a finish reason{marker}"
+            )
+        return Finished(self.finish_reason, self._usage)
+
+    def count(self, found: Usage) -> None:
+        """Takes a usage that the provider told; one of nothing but zeros was not counted."""
+        known = self._usage
+        if found.total_tokens == 0:
+            return
+        self._usage = found if known is None else _greatest(found, known)
+
+    def broke_off(self, reason: str, error: type[OrchestratorError]) -> OrchestratorError:
+        """Returns the error of a finish reason that says that the answer is not complete."""
+        return error(
+            f"{self._provider} broke off after {self.tokens} tokens: {shorten(reason)}",
+            upstream_code=reason,
+        )
+
+    def failure(self, data: bytes) -> OrchestratorError:
+        """Returns what an error within the stream means."""
+        try:
+            payload = cast("object", msgspec.json.decode(data))
+        except NOT_JSON:  # an error must be told either way
+            payload = data[:1024].decode(errors="replace")
+        return classify_event(payload, self._provider, secret=self._secret, own=self._own)
+
+    def no_answer(self, what: str, data: bytes, error: Exception) -> UpstreamProtocolError:
+        """Returns the error of an event that can't be read; whoever raises it names the cause.
+
+        Args:
+            what: What should have come.
+            data: What came.
+            error: What the JSON decoder said.
+        """
+        text = shorten(data[:1024].decode(errors="replace"), self._secret)
+        return UpstreamProtocolError(f"{self._provider} sent no {what} ({error}): {text}")
+
+
+def _greatest(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        prompt_tokens=max(one.prompt_tokens, other.prompt_tokens),
+        completion_tokens=max(one.completion_tokens, other.completion_tokens),
+        cached_tokens=max(one.cached_tokens, other.cached_tokens),
+        reasoning_tokens=max(one.reasoning_tokens, other.reasoning_tokens),
+    )
