@@ -360,22 +360,22 @@ def _details(value: object) -> tuple[tuple[str, ...], float | None]:
     """Reads Google's error details: reasons, quotas that were used up, seconds to wait."""
     reasons: list[str] = []
     seconds: float | None = None
-    for detail in cast("list[object]", value) if isinstance(value, list) else []:
-        match detail:
-            case {"reason": str(reason)}:
-                reasons.append(reason)
-            case {"retryDelay": str(delay)}:
-                seconds = _number(delay.removesuffix("s"))
-            case {"violations": list(violations)}:
-                for violation in cast("list[object]", violations):
-                    match violation:
-                        case {"quotaId": str(quota)}:
-                            reasons.append(quota)
-                        case _:
-                            pass
-            case _:
-                pass
+    for detail in map(_object, _list(value)):
+        names = [detail.get("reason")]
+        names += [_object(quota).get("quotaId") for quota in _list(detail.get("violations"))]
+        reasons += [name for name in names if isinstance(name, str)]
+        delay = detail.get("retryDelay")
+        if isinstance(delay, str):
+            seconds = _number(delay.removesuffix("s"))
     return tuple(reasons), seconds
+
+
+def _object(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _first(payload: object) -> object:
