@@ -117,7 +117,7 @@ class HeldChannelMachine(ChannelMachine):
     held = True
 
 
-SETTINGS = settings(max_examples=120, stateful_step_count=40, deadline=None)
+SETTINGS = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestChannelAgainstAModel = ChannelMachine.TestCase
 TestChannelAgainstAModel.settings = SETTINGS
 TestHeldChannelAgainstAModel = HeldChannelMachine.TestCase

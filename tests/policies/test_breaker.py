@@ -171,9 +171,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 TestBreakerAgainstAModel = BreakerMachine.TestCase
-TestBreakerAgainstAModel.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None
-)
+TestBreakerAgainstAModel.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 
 
 async def test_p1_a_failure_of_an_attempt_is_seen() -> None:

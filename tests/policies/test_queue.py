@@ -95,7 +95,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueAgainstAModel = QueueMachine.TestCase
-TestQueueAgainstAModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestQueueAgainstAModel.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 
 
 def test_a_retry_is_never_refused_by_a_full_queue() -> None:

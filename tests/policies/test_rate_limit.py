@@ -281,4 +281,4 @@ class LimiterMachine(RuleBasedStateMachine):
 
 
 TestLimiterBooks = LimiterMachine.TestCase
-TestLimiterBooks.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestLimiterBooks.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
