@@ -148,7 +148,7 @@ class HostProcess:
     @property
     def alive(self) -> bool:
         """Whether it can be asked anything."""
-        return not self._lost and not self._closing
+        return not self._lost and not self._closing and self._reason is None
 
     async def ready(self) -> Ready:
         """Waits until the model is loaded and warm.
@@ -389,7 +389,11 @@ def _output_of(process: subprocess.Popen[bytes]) -> int:
 
 def _environment(settings: TorchSettings) -> dict[str, str]:
     """What must be known before torch is imported, so in the child's environment."""
-    threads = settings.threads or max(1, (os.cpu_count() or 2) - 1)
+    if hasattr(os, "sched_getaffinity"):  # a container may have fewer cores than the machine
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    threads = settings.threads or max(1, cores - 1)
     return os.environ | {
         "OMP_NUM_THREADS": str(threads),
         # spinning threads next to a busy gateway cost three quarters of the tokens (measured)

@@ -195,7 +195,7 @@ async def test_a_request_to_a_dead_host_fails_with_the_cause_of_its_death() -> N
 
 
 async def test_a_frozen_host_is_killed_when_a_step_missed_its_lease() -> None:
-    async with started(2) as (_, (frozen, other)):
+    async with started(2) as (made, (frozen, other)):
         async with (
             aclosing(frozen.generate(request("freeze"), lease())) as events,
             aclosing(other.generate(request("wait"), lease())) as neighbours,
@@ -205,6 +205,9 @@ async def test_a_frozen_host_is_killed_when_a_step_missed_its_lease() -> None:
 
             frozen.hung(cause)
 
+            successor = made.create()
+            await successor.start()
+            assert pid_of(successor) != pid_of(frozen)
             with pytest.raises(WorkerCrashedError) as crash:
                 await anext(neighbours)
         assert await frozen.closed() is crash.value
@@ -396,7 +399,7 @@ from tests.fakes import model_host
 
 async def main() -> None:
     host = HostProcess.spawn(
-        TorchSettings(model="fake"), on_progress=ignore, program=model_host.PROGRAM
+        TorchSettings(model="fake"), on_progress=print, program=model_host.PROGRAM
     )
     await host.ready()
     print(host.pid, flush=True)
@@ -412,6 +415,7 @@ async def test_a_host_does_not_outlive_a_parent_that_was_killed() -> None:
             *(sys.executable, "-c", PARENT), stdout=asyncio.subprocess.PIPE
         )
         assert parent.stdout is not None
+        assert await parent.stdout.readline() == b"pretending\n"
         host = os.pidfd_open(int(await parent.stdout.readline()))
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()

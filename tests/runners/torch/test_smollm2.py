@@ -5,14 +5,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from orchestrator.errors import ContextLengthExceededError, WorkerCrashedError, WorkerHungError
+from orchestrator.errors import ContextLengthExceededError, WorkerCrashedError
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import Runner, SlotFactory
@@ -171,12 +171,10 @@ async def test_greedy_answers_are_those_of_transformers_own_generate(
                 for runner, prompt in zip(runners, PROMPTS, strict=False)
             )
         )
-        alone = await answer(runners[0], greedy(PROMPTS[2]))
         wanted = await expected
 
     found = [(text, usage_of(ending).completion_tokens) for text, ending in together]
     assert found == wanted
-    assert alone == together[2]
     assert "\ufffd" not in "".join(text for text, _ in found)
 
 
@@ -185,41 +183,25 @@ async def drain(events: AsyncIterator[object]) -> None:
         pass
 
 
-async def test_a_frozen_and_a_killed_host_fail_their_streams_and_are_replaced(
+async def test_a_killed_host_fails_its_streams_and_is_replaced(
     made: SlotFactory, runners: list[Runner]
 ) -> None:
-    async def break_host(runners: list[Runner], how: Callable[[int], None]) -> WorkerCrashedError:
-        async with aclosing(runners[0].generate(greedy(PROMPTS[1]), lease())) as events:
-            assert isinstance(await anext(events), TokenChunk)
-            how(pid_of(runners[0]))
-            with pytest.raises(WorkerCrashedError) as crash:
+    async with aclosing(runners[0].generate(greedy(PROMPTS[1]), lease())) as events:
+        assert isinstance(await anext(events), TokenChunk)
+
+        os.kill(pid_of(runners[0]), signal.SIGKILL)
+
+        async with asyncio.timeout(5):
+            with pytest.raises(WorkerCrashedError, match=r"SIGKILL.*1 writing") as crash:
                 await drain(events)
-        causes = {id(await runner.closed()) for runner in runners}
-        assert causes == {id(crash.value)}
-        return crash.value
-
-    async def successors() -> list[Runner]:
-        fresh = [made.create() for _ in range(2)]
-        await asyncio.gather(*(runner.start() for runner in fresh))
-        return fresh
-
-    def kill(pid: int) -> None:
-        os.kill(pid, signal.SIGKILL)
-
-    def freeze(pid: int) -> None:
-        os.kill(pid, signal.SIGSTOP)
-        second[0].hung(WorkerHungError("no token in time"))
-
-    async with asyncio.timeout(100):
-        killed = await break_host(runners, kill)
-        second = await successors()
-        frozen = await break_host(second, freeze)
-        (third, _) = await successors()
-        text, _ = await answer(third, greedy(PROMPTS[0]))
-
-    assert "SIGKILL" in killed.message
-    assert "1 writing" in killed.message
-    assert "a step missed its lease" in frozen.message
-    assert text == "The capital of France is Paris."
+            causes = {id(await runner.closed()) for runner in runners}
+    assert causes == {id(crash.value)}
     with pytest.raises(ProcessLookupError):
         os.kill(pid_of(runners[0]), 0)
+
+    async with asyncio.timeout(100):
+        successor = made.create()
+        await successor.start()
+        text, _ = await answer(successor, greedy(PROMPTS[0]))
+
+    assert text == "The capital of France is Paris."
