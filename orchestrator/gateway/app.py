@@ -160,23 +160,17 @@ class Gateway(FastAPI):
         return Response(metrics.exposition(), media_type=EXPOSITION)
 
 
-async def _failed(_: Request, error: Exception) -> Response:
-    if not isinstance(error, OrchestratorError):
-        raise error
+async def _failed(_: Request, error: OrchestratorError) -> Response:
     return _json(status_of(error), failure_object(error), _text(retry_after(error.retry_after)))
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
+async def _refused(_: Request, error: HTTPException) -> Response:
     code = CODES.get(error.status_code, "invalid_request")
     body = error_object(error.detail, kind="invalid_request_error", code=code)
     return _json(error.status_code, body, error.headers)
 
 
-async def _invalid(_: Request, error: Exception) -> Response:
-    if not isinstance(error, RequestValidationError):
-        raise error
+async def _invalid(_: Request, error: RequestValidationError) -> Response:
     first = error.errors()[0]
     param = str(first["loc"][-1])
     text = f"{param}: {first['msg']}"

@@ -121,3 +121,16 @@ async def test_the_access_log_can_be_switched_off(caplog: pytest.LogCaptureFixtu
         await served.client.get("/livez")
 
     assert [record for record in caplog.records if record.name == "orchestrator.access"] == []
+
+
+async def test_a_parameter_of_the_wrong_type_is_named_in_the_shape_of_the_api() -> None:
+    def typed(number: int) -> int:
+        return number
+
+    async with asyncio.timeout(5), serving({"m": make_stage()}) as served:
+        served.gateway.get("/typed/{number}")(typed)
+        response = await served.client.get("/typed/many")
+
+    assert response.status_code == 422
+    error = response.json()["error"]
+    assert (error["param"], error["type"]) == ("number", "invalid_request_error")
