@@ -30,6 +30,7 @@ from orchestrator.runners.remote.settings import address, encode, headers_of
 from orchestrator.runners.remote.sse import ServerSentEvent
 
 PATH = "/messages"
+DONE = b"[DONE]"
 
 FINISHES: Mapping[str, FinishReason] = {
     "end_turn": FinishReason.STOP,
@@ -43,10 +44,6 @@ FINISHES: Mapping[str, FinishReason] = {
 """Finish reasons by the API's name; one that isn't here is a stop."""
 
 REFUSALS = Refusals(
-    codes={
-        "overloaded_error": UpstreamOverloadedError,
-        "billing_error": UpstreamQuotaExceededError,
-    },
     texts=(
         (InvalidRequestError, re.compile("prompt is too long"), ContextLengthExceededError),
         (InvalidRequestError, re.compile("exceed context limit"), ContextLengthExceededError),
@@ -91,6 +88,7 @@ class _Event(_Message, gc=False):
     delta: _Delta | None = None
     content_block: _Block | None = None
     message: _Message | None = None
+    error: object = None
 
 
 class _OutputDetails(msgspec.Struct):
@@ -133,10 +131,10 @@ class MessageDecoder(Answer):
         if self.done or not event.data:
             return None
         self.events += 1
-        if event.event == b"error":
-            failure = self.failure(event.data)
-            raise failure
-        told = self._decode(event.data)
+        if event.data == DONE:  # not the API's own, but some that stand before it send it
+            self.done = True
+            return None
+        told = self._decode(event.data, failed=event.event == b"error")
         match told.type:
             case "content_block_delta" if told.delta is not None:
                 return self._take_delta(told.index, told.delta)
@@ -151,9 +149,6 @@ class MessageDecoder(Answer):
                 self._finish(told.delta and told.delta.stop_reason)
             case "message_stop":
                 self.done = True
-            case "error":
-                failure = self.failure(event.data)
-                raise failure
             case _:  # a ping, or an event that this program is too old for
                 pass
         return None
@@ -177,9 +172,6 @@ class MessageDecoder(Answer):
             OrchestratorError: It is an error, by its kind.
         """
         message = self._decode(body)
-        if message.type != "message":
-            failure = self.failure(body)
-            raise failure
         self.done = True
         self._count(message.usage)
         self._finish(message.stop_reason)
@@ -188,12 +180,16 @@ class MessageDecoder(Answer):
             pieces += (self._open(index, block), self._close(index))
         return _joined([piece for piece in pieces if piece is not None])
 
-    def _decode(self, data: bytes) -> _Event:
+    def _decode(self, data: bytes, *, failed: bool = False) -> _Event:
         try:
-            return _events.decode(data)
+            event = None if failed else _events.decode(data)
         except NOT_JSON as error:
             unreadable = self.no_answer("event of its API", data, error)
             raise unreadable from error
+        if event is None or event.error is not None or event.type == "error":
+            failure = self.failure(data)
+            raise failure
+        return event
 
     def _take_delta(self, index: int, delta: _Delta) -> TokenChunk | None:
         if delta.text:
@@ -296,9 +292,7 @@ def _joined(pieces: Sequence[TokenChunk]) -> TokenChunk | None:
             else:
                 fields[name] = f"{known}{value}" if isinstance(known, str) else value
     text = "".join(piece.text for piece in pieces)
-    return (
-        TokenChunk(text, sum(piece.tokens for piece in pieces), fields or None) if pieces else None
-    )
+    return TokenChunk(text, sum(piece.tokens for piece in pieces), fields or None)
 
 
 def factory(
