@@ -144,3 +144,18 @@ def ssl_context(settings: RemoteSettings) -> ssl.SSLContext | None:
         )
     except OSError as error:
         raise ConfigError(f"ca_file {settings.ca_file} can't be used: {describe(error)}") from error
+
+
+def leave_out(settings: RemoteSettings, param: str, what: str) -> None:
+    """Allows that a field isn't sent, if the deployment says so.
+
+    Args:
+        settings: Of the deployment.
+        param: The field's path in the request.
+        what: What the provider can't do, to be read after its name.
+
+    Raises:
+        InvalidRequestError: The deployment doesn't say `drop_params`.
+    """
+    if not settings.drop_params:
+        raise InvalidRequestError(f"{settings.provider} {what}", param=param)
