@@ -24,7 +24,6 @@ from orchestrator.errors import (
     UpstreamTimeoutError,
     UpstreamTruncatedError,
     WorkerHungError,
-    describe,
 )
 from orchestrator.events import Finished
 from orchestrator.points import Passage, Point, Points
@@ -266,7 +265,9 @@ def _stopped_short(record: AttemptRecord) -> OrchestratorError:
 
 
 def _unexpected(cause: Exception) -> InternalError:
-    error = InternalError(f"the runner raised an unexpected error: {describe(cause)}")
+    # its text is foreign and may hold a prompt: it stays in the log and in __cause__
+    name = type(cause).__name__
+    error = InternalError(f"the runner raised an unexpected {name}; the log tells more")
     error.__cause__ = cause
     return error
 

@@ -215,7 +215,9 @@ def _not_ready(deployment: Deployment) -> bool:
 
 def _uninspected(cause: BaseException) -> InternalError:
     logger.error("a request could not be inspected", exc_info=cause)
-    error = InternalError(f"the request could not be inspected: {describe(cause)}")
+    # its text is foreign and may hold a prompt: it stays in the log and in __cause__
+    name = type(cause).__name__
+    error = InternalError(f"the inspection of the request raised {name}; the log tells more")
     error.__cause__ = cause
     return error
 

@@ -209,7 +209,8 @@ async def test_a_timeout_that_the_runner_raises_itself_is_no_expired_lease() -> 
         error = await tried.run()
 
     assert isinstance(error, InternalError)
-    assert "of its own" in str(error)
+    assert "TimeoutError" in str(error)
+    assert "of its own" in str(error.__cause__)
     assert tried.stage.hung == []
 
 

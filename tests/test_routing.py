@@ -49,6 +49,32 @@ async def test_a_deployment_that_is_not_ready_is_passed_over() -> None:
         assert [record.deployment for record in request.attempts] == ["b"]
 
 
+async def test_a_deployment_that_still_loads_is_better_than_none_and_worse_than_a_ready_one() -> (
+    None
+):
+    loading = always("a", DONE)
+    loading.start_gate = asyncio.Event()
+    stages = {"a": loading, "b": always("b", DONE)}
+    async with (
+        asyncio.timeout(5),
+        running(stages, {"m": ["a", "b"]}, ready=False) as system,
+    ):
+        changed = asyncio.Event()
+        ready = system.deployments["b"].inflight
+        ready.observe(changed.set)
+        while not ready.ready:
+            await changed.wait()
+
+        assert (await ask(system, make_request())).text == "b"
+
+        system.deployments["b"].poison("test", RuntimeError("on purpose"))
+        await asyncio.sleep(0)
+        waiting = make_request()
+        system.router.submit(waiting)
+        loading.start_gate.set()
+        assert (await read(waiting)).text == "a"
+
+
 async def test_failures_go_through_the_deployments_in_their_order() -> None:
     stages = {
         "a": always(UpstreamServerError("a is down")),
@@ -266,7 +292,9 @@ async def test_an_inspection_that_fails_unexpectedly_ends_the_request_at_once(
         error = await error_of(system, make_request())
 
     assert error.code == "internal_error"
-    assert "a bug" in str(error)
+    assert "ZeroDivisionError" in str(error)
+    assert "a bug" not in str(error)
+    assert "a bug" in str(error.__cause__)
     assert "Traceback" in caplog.text
 
 
