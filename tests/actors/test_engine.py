@@ -1,10 +1,14 @@
 """The engine's ledger: what is assigned, given back and settled, whatever happens in between."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
+from orchestrator.actors.messages import AttemptEnded
+from orchestrator.actors.runtime import tell
 from orchestrator.actors.supervisor import Supervision
+from orchestrator.attempt import Canceled
 from orchestrator.chaos.simulation.world import run
 from orchestrator.errors import (
     OrchestratorError,
@@ -19,7 +23,7 @@ from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import Priority, PriorityRequest
 from orchestrator.wiring import System
 from tests.fakes.scripted import DONE, Stage
-from tests.fakes.systems import make_request, read, running
+from tests.fakes.systems import codes, make_request, read, running
 
 CANCEL = Failed(RequestCanceledError("the caller went away"))
 
@@ -290,6 +294,27 @@ def test_a_late_word_from_a_dead_worker_changes_nothing_and_is_counted():
         return len(stage.calls)
 
     assert run(0, main) == 4
+
+
+def test_a_word_about_an_old_attempt_frees_no_slot_that_is_busy_with_a_new_one():
+    async def main() -> tuple[int, Counter[str]]:
+        stage = Stage(lambda _request, _call: [1.0, "a", DONE])
+        async with running({"m": stage}, slots=1) as system:
+            first, second = make_request(), make_request()
+            submitted(system, first, second)
+            await read(first)
+            await asyncio.sleep(0.5)
+            (old,) = first.attempts
+            engine = system.deployments["m"]._engine
+            assert engine is not None
+            tell(engine, AttemptEnded(old.worker, old.epoch, Canceled()))
+            third = make_request()
+            submitted(system, third)
+            answers = [await read(second), await read(third)]
+            assert at_rest(system)
+        return stage.most_running, codes(answers)
+
+    assert run(0, main) == (1, {"ok": 2})
 
 
 async def test_a_poison_ends_the_running_the_queued_and_the_delayed_alike() -> None:
