@@ -8,31 +8,30 @@ from collections.abc import Callable, Mapping, Sequence
 
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message, PriorityRequest
-from orchestrator.runners.remote.asked import (
-    Call,
-    Members,
-    calls_of,
-    function_of,
-    image_of,
-    items,
-    members,
-)
 from orchestrator.runners.remote.openai_request import OpenAISettings
-from orchestrator.runners.remote.settings import leave_out
-
-UNSUPPORTED = (
-    "audio",
-    "function_call",
-    "functions",
-    "logit_bias",
-    "modalities",
-    "prediction",
-    "web_search_options",
+from orchestrator.runners.remote.settings import encode, leave_out
+from orchestrator.runners.remote.translation import (
+    FOREIGN,
+    Fields,
+    Function,
+    Object,
+    ToolCall,
+    calls_of,
+    list_in,
+    object_in,
+    parts_of,
+    refuse_part,
+    tools_in,
+    url_in,
 )
-"""Fields of a chat completion that have no counterpart."""
+
+Members = dict[str, object]
 
 MESSAGE_FIELDS = {"tool_calls", "tool_call_id", "refusal"}
 """Members of a message that are translated."""
+
+KNOWN = ("moderation", "verbosity")
+"""Fields of OpenAI's own that this API of OpenAI's has as well."""
 
 FORGOTTEN_FIELDS = {"reasoning_content", "reasoning", "annotations", "audio", "function_call"}
 """Members of earlier answers that clients send back; the API takes none of them."""
@@ -44,17 +43,14 @@ def payload(settings: OpenAISettings, request: PriorityRequest) -> Members:
     Raises:
         InvalidRequestError: The API has no place for a field, or can't read a message.
     """
-    body: Members = {"store": False, **settings.extra_body, **_sampled(settings, request)}
-    extra = dict(request.extra)
-    for name in UNSUPPORTED:
-        if extra.pop(name, None) is not None:
-            leave_out(settings, name, f"has no {name} in its Responses API")
-    if extra.pop("n", None) not in (None, 1):
-        leave_out(settings, "n", "gives one answer to a request; n must be 1")
+    fields = Fields(settings, request)
+    fields.refuse_given([name for name in FOREIGN if name not in KNOWN])
+    if fields.take("n") not in (None, 1):
+        fields.refuse("n", "gives one answer to a request: n must be 1")
     for name, translate in TRANSLATED.items():
-        if (given := extra.pop(name, None)) is not None:
-            translate(settings, given, extra)
-    body.update(extra)
+        if (given := fields.take(name)) is not None:
+            translate(fields, given)
+    body: Members = {"store": False, **fields.rest, **_sampled(settings, request)}
     body["input"] = [
         item
         for index, message in enumerate(request.messages)
@@ -81,11 +77,12 @@ def _sampled(settings: OpenAISettings, request: PriorityRequest) -> Members:
 def _items(settings: OpenAISettings, message: Message, where: str) -> list[Members]:
     fields = message.fields
     for name in fields.keys() - MESSAGE_FIELDS - FORGOTTEN_FIELDS:
-        if fields[name] is not None:
+        told_by_the_call = name == "name" and message.role == "tool"
+        if fields[name] is not None and not told_by_the_call:
             leave_out(settings, f"{where}.{name}", f"takes no {name} in a message")
     match message.role:
         case "tool":
-            output = _content(message, where) if message.content else ""
+            output = _content(settings, message, where) if message.content else ""
             call = fields.get("tool_call_id")
             return [{"type": "function_call_output", "call_id": call, "output": output}]
         case "function":
@@ -94,111 +91,111 @@ def _items(settings: OpenAISettings, message: Message, where: str) -> list[Membe
                 param=f"{where}.role",
             )
         case role:
-            said = _content(message, where)
+            said = _content(settings, message, where)
             spoken: list[Members] = [{"role": role, "content": said}] if said else []
             return spoken + [_called(call) for call in calls_of(message, where)]
 
 
-def _content(message: Message, where: str) -> str | list[Members]:
-    refusal = message.fields.get("refusal")
-    if message.content is None or isinstance(message.content, str):
-        if refusal is None:
-            return message.content or ""
-        parts: Sequence[Mapping[str, object]] = (
-            [{"type": "text", "text": message.content}] if message.content else []
-        )
-    else:
-        parts = message.content
-    answered = message.role == "assistant"
+def _content(settings: OpenAISettings, message: Message, where: str) -> str | list[Members]:
+    answered, refusal = message.role == "assistant", message.fields.get("refusal")
+    if refusal is None and not isinstance(message.content, Sequence):
+        return ""
+    if refusal is None and isinstance(message.content, str):
+        return message.content
     content = [
-        _part(part, f"{where}.content[{place}]", answered=answered)
-        for place, part in enumerate(parts)
+        _part(part, f"{where}.content[{place}]", settings.provider, answered=answered)
+        for place, part in enumerate(parts_of(message))
     ]
     return content if refusal is None else [*content, {"type": "refusal", "refusal": refusal}]
 
 
-def _part(part: Mapping[str, object], where: str, *, answered: bool) -> Members:
+def _part(part: Object, where: str, provider: str, *, answered: bool) -> Members:
     kind = part.get("type")
     if kind == "text":
         return {"type": "output_text" if answered else "input_text", "text": part["text"]}
     if kind == "image_url":
-        url, others = image_of(part)
-        if url:
-            detail = others.get("detail") or "auto"
-            return {"type": "input_image", "image_url": url, "detail": detail}
-    elif kind == "file" and (file := members(part.get("file"))):
+        detail = object_in(part.get("image_url")).get("detail") or "auto"
+        url = url_in(part, "image_url", where)
+        return {"type": "input_image", "image_url": url, "detail": detail}
+    if kind == "file" and (file := object_in(part.get("file"))):
         return {"type": "input_file", **file}
-    elif kind not in ("input_audio", "file"):
-        return dict(part)
-    raise InvalidRequestError(
-        f"{where}: the Responses API can't read this part of type {kind}", param=where
-    )
+    if kind in ("input_audio", "file"):
+        refusal = refuse_part(part, where, provider)
+        raise refusal
+    return dict(part)
 
 
-def _called(call: Call) -> Members:
+def _called(call: ToolCall) -> Members:
+    written = object_in(call.fields.get("function")).get("arguments")
     return {
         "type": "function_call",
-        "call_id": call.known_as,
+        "call_id": call.call_id,
         "name": call.name,
-        "arguments": call.arguments,
+        "arguments": written if isinstance(written, str) else encode(call.arguments).decode(),
     }
 
 
-def _tools(settings: OpenAISettings, given: object, extra: Members) -> None:
+def _tools(fields: Fields, given: object) -> None:
+    fields.rest["tools"] = given
     tools: list[object] = []
-    for place, tool in enumerate(items(given)):
-        function = function_of(tool)
-        if function is not None:
-            # a chat completion is lenient unless it says strict, this API the other way round
-            lenient: Members = {"parameters": {"type": "object", "properties": {}}, "strict": False}
-            tools.append({"type": "function", **lenient, **function})
-        elif "custom" in members(tool):
-            leave_out(settings, f"tools[{place}]", "is asked for functions only")
+    for tool in tools_in(fields):
+        if isinstance(tool, Function):
+            written: Members = {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters or {"type": "object", "properties": {}},
+                # a chat completion is lenient unless it says strict, this API the other way round
+                "strict": bool(tool.strict),
+            }
+            tools.append({name: value for name, value in written.items() if value is not None})
         else:
             tools.append(tool)
-    extra["tools"] = tools
+    fields.rest["tools"] = tools
 
 
-def _tool_choice(_settings: OpenAISettings, given: object, extra: Members) -> None:
-    extra["tool_choice"] = _named(given)
+def _tool_choice(fields: Fields, given: object) -> None:
+    fields.rest["tool_choice"] = _named(given)
 
 
 def _named(choice: object) -> object:
-    function, allowed = function_of(choice), members(members(choice).get("allowed_tools"))
-    if function is not None:
-        return {"type": "function", "name": function["name"]}
+    told = object_in(choice)
+    function, allowed = object_in(told.get("function")), object_in(told.get("allowed_tools"))
+    if function:
+        return {"type": "function", "name": function.get("name")}
     if allowed:
-        named = [_named(tool) for tool in items(allowed.get("tools"))]
+        named = [_named(tool) for tool in list_in(allowed.get("tools"))]
         return {"type": "allowed_tools", **allowed, "tools": named}
     return choice
 
 
-def _response_format(_settings: OpenAISettings, given: object, extra: Members) -> None:
-    schema = members(members(given).get("json_schema"))
+def _response_format(fields: Fields, given: object) -> None:
+    schema = object_in(object_in(given).get("json_schema"))
     form = {"type": "json_schema", **schema} if schema else given
-    extra["text"] = {"format": form, **members(extra.get("text"))}
+    fields.rest["text"] = {"format": form, **object_in(fields.rest.get("text"))}
 
 
-def _verbosity(_settings: OpenAISettings, given: object, extra: Members) -> None:
-    extra["text"] = {**members(extra.get("text")), "verbosity": given}
+def _verbosity(fields: Fields, given: object) -> None:
+    fields.rest["text"] = {**object_in(fields.rest.get("text")), "verbosity": given}
 
 
-def _effort(_settings: OpenAISettings, given: object, extra: Members) -> None:
-    extra["reasoning"] = {"effort": given, **members(extra.get("reasoning"))}
+def _effort(fields: Fields, given: object) -> None:
+    fields.rest["reasoning"] = {"effort": given, **object_in(fields.rest.get("reasoning"))}
 
 
-def _logprobs(_settings: OpenAISettings, given: object, extra: Members) -> None:
+def _logprobs(fields: Fields, given: object) -> None:
     if given:
-        extra["include"] = [*items(extra.get("include")), "message.output_text.logprobs"]
+        others = list_in(fields.rest.get("include"))
+        fields.rest["include"] = [*others, "message.output_text.logprobs"]
 
 
-def _stream_options(_settings: OpenAISettings, given: object, extra: Members) -> None:
-    options = {name: value for name, value in members(given).items() if name != "include_usage"}
+def _stream_options(fields: Fields, given: object) -> None:
+    options = {name: value for name, value in object_in(given).items() if name != "include_usage"}
     if options:
-        extra["stream_options"] = options
+        fields.rest["stream_options"] = options
 
 
-TRANSLATED: Mapping[str, Callable[[OpenAISettings, object, Members], None]] = {
+TRANSLATED: Mapping[str, Callable[[Fields, object], None]] = {
     "tools": _tools,
     "tool_choice": _tool_choice,
     "response_format": _response_format,
@@ -207,4 +204,4 @@ TRANSLATED: Mapping[str, Callable[[OpenAISettings, object, Members], None]] = {
     "logprobs": _logprobs,
     "stream_options": _stream_options,
 }
-"""Fields that have another shape there, each with what puts it into the rest of the body."""
+"""Fields that have another shape there, each with what puts it into the body."""

@@ -67,7 +67,12 @@ def wire(events: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def text_delta(text: str, **others: Any) -> dict[str, Any]:
-    place = {"item_id": "msg_1", "output_index": 1, "content_index": 0, "logprobs": []}
+    place: dict[str, Any] = {
+        "item_id": "msg_1",
+        "output_index": 1,
+        "content_index": 0,
+        "logprobs": [],
+    }
     return told("output_text.delta", delta=text, **{**place, **others})
 
 
@@ -222,7 +227,7 @@ def test_arguments_that_come_whole_count_once():
 
 
 def test_logprobs_and_annotations_come_in_a_chat_completions_shape():
-    logprobs = [{"token": "a", "logprob": -1.0, "top_logprobs": []}]
+    logprobs: list[Any] = [{"token": "a", "logprob": -1.0, "top_logprobs": []}]
     cited = {"type": "url_citation", "url": "http://a.test", "start_index": 0}
 
     chunks, _ = read(

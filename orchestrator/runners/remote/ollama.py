@@ -1,0 +1,189 @@
+"""The `ollama` runner: Ollama's own chat API, one JSON object a line.
+
+Rules:
+    1. `done: true` is finish reason and end marker at once, and brings the counts.
+    2. A line with an `error` is one, wherever it stands.
+    3. A tool call comes whole and often without an id; it gets one, and its arguments, an object
+       there, become the text that they are in a chat completion.
+"""
+
+import hashlib
+
+import httpx
+import msgspec
+
+from orchestrator.errors import UpstreamProtocolError
+from orchestrator.events import FinishReason, TokenChunk, Usage
+from orchestrator.request import PriorityRequest
+from orchestrator.runners.base import SlotFactory
+from orchestrator.runners.classify import NOT_JSON
+from orchestrator.runners.remote.answer import Answer
+from orchestrator.runners.remote.lines import LineDecoder
+from orchestrator.runners.remote.ollama_request import payload
+from orchestrator.runners.remote.provider import Dialect, slots_of
+from orchestrator.runners.remote.settings import RemoteSettings, address, encode, headers_of
+from orchestrator.runners.remote.sse import ServerSentEvent
+
+LENGTH_REASONS = ("length", "limit")
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Call(msgspec.Struct):
+    function: _Function
+    id: str | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    thinking: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Line(msgspec.Struct):
+    message: _Message | None = None
+    done: bool | None = None
+    done_reason: str | None = None
+    prompt_eval_count: int | None = None
+    eval_count: int | None = None
+    logprobs: list[object] | None = None
+    error: object = None
+
+
+_lines = msgspec.json.Decoder(_Line)
+
+
+class OllamaDecoder(Answer):
+    """Reads one answer."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(self, provider: str, *, secret: str | None = None) -> None:
+        """Args as of `Answer`."""
+        super().__init__(provider, secret=secret)
+        self._calls = 0
+
+    def take(self, event: ServerSentEvent) -> TokenChunk | None:
+        """Reads one line and returns the piece of the answer in it, if there is one.
+
+        Raises:
+            UpstreamProtocolError: The line is none of this API's.
+            OrchestratorError: The line is an error, by its kind.
+        """
+        if self.done:
+            return None
+        self.events += 1
+        try:
+            line = _lines.decode(event.data)
+        except NOT_JSON as error:
+            unreadable = self.no_answer("line of an answer", event.data, error)
+            raise unreadable from error
+        if line.error is not None:
+            failure = self.failure(event.data)
+            raise failure
+        chunk = self._take(line.message, line.logprobs)
+        if line.done:
+            self._finish(line)
+        return chunk
+
+    def take_last(self, event: ServerSentEvent) -> TokenChunk | None:
+        """Reads a line that the end of the stream cut off; it counts if it is whole.
+
+        Raises:
+            OrchestratorError: The line is an error, by its kind.
+        """
+        try:
+            return self.take(event)
+        except UpstreamProtocolError:
+            return None
+
+    def take_whole(self, body: bytes) -> TokenChunk | None:
+        """Reads a body that doesn't begin like a line: a page of HTML, or a list.
+
+        Raises:
+            UpstreamProtocolError: Always, unless it is an error.
+            OrchestratorError: It is an error, by its kind.
+        """
+        return self.take(ServerSentEvent(body))
+
+    def _take(self, message: _Message | None, logprobs: list[object] | None) -> TokenChunk | None:
+        if message is None:
+            return None
+        fields: dict[str, object] = {}
+        if message.thinking:
+            fields["reasoning_content"] = message.thinking
+        if message.tool_calls:
+            fields["tool_calls"] = [self._called(call) for call in message.tool_calls]
+        text = message.content or ""
+        if not text and not fields:
+            return None
+        tokens = 1
+        if logprobs:
+            fields["logprobs"] = {"content": logprobs, "refusal": None}
+            tokens = len(logprobs)
+        self.tokens += tokens
+        return TokenChunk(text, tokens, fields or None)
+
+    def _called(self, call: _Call) -> dict[str, object]:
+        number, arguments = self._calls, bytes(call.function.arguments)
+        self._calls += 1
+        # made of what is called: two turns of a conversation seldom have the same, and no chance
+        # is needed, so that a simulation replays
+        made = hashlib.sha256(f"{number} {call.function.name} ".encode() + arguments)
+        return {
+            "index": number,
+            "id": call.id or f"call_{made.hexdigest()[:16]}",
+            "type": "function",
+            "function": {"name": call.function.name, "arguments": arguments.decode()},
+        }
+
+    def _finish(self, line: _Line) -> None:
+        self.done = True
+        if line.done_reason in LENGTH_REASONS:
+            self.finish_reason = FinishReason.LENGTH
+        else:
+            self.finish_reason = FinishReason.TOOL_CALLS if self._calls else FinishReason.STOP
+        self.count(
+            Usage(
+                prompt_tokens=line.prompt_eval_count or 0,
+                completion_tokens=line.eval_count or 0,
+            )
+        )
+
+
+def factory(
+    settings: RemoteSettings, transport: httpx.AsyncBaseTransport | None = None
+) -> SlotFactory:
+    """Returns what makes the slots of one deployment; they share one pool of connections.
+
+    Args:
+        settings: Of the deployment.
+        transport: In place of the usual one; closed with the factory.
+
+    Raises:
+        ConfigError: `base_url`, `headers` or `ca_file` can't be used.
+    """
+    url = address(settings.base_url, "/api/chat")
+
+    def ask(request: PriorityRequest, secret: str | None) -> httpx.Request:
+        own = {"accept": "application/x-ndjson"}
+        if secret is not None:
+            own["authorization"] = f"Bearer {secret}"
+        content = encode(payload(settings, request))
+        return httpx.Request("POST", url, headers=headers_of(settings, own), content=content)
+
+    def inspect(request: PriorityRequest) -> None:
+        payload(settings, request)
+
+    dialect = Dialect(
+        settings=settings,
+        host=url.host,
+        ask=ask,
+        read=lambda secret: OllamaDecoder(settings.provider, secret=secret),
+        framing=LineDecoder,
+        no_events=(b"<", b"["),
+    )
+    return slots_of(dialect, inspect, transport)
