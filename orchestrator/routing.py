@@ -203,6 +203,8 @@ class _Journey:
 
     def _most_telling(self) -> OrchestratorError:
         """What an upstream or worker said counts more than a refusal of our own."""
+        if self._request.first_error is not None:  # an attempt failed before anybody refused
+            return self._request.first_error
         for error in self._errors:
             if error.scope in {"upstream", "worker"} and not isinstance(error, CircuitOpenError):
                 return error
