@@ -1,0 +1,1 @@
+"""Planted bugs: the simulator is evidence only if it finds them."""
