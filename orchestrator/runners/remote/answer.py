@@ -4,6 +4,7 @@ An answer is complete when its finish reason was seen and no error after it. Usa
 count seen, for some providers send it many times; a usage that nobody sent stays absent.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 import msgspec
@@ -13,7 +14,7 @@ from orchestrator.errors import (
     UpstreamProtocolError,
     UpstreamTruncatedError,
 )
-from orchestrator.events import Finished, FinishReason, Usage
+from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import (
     ANY_PROVIDER,
     NOT_JSON,
@@ -107,6 +108,22 @@ class Answer:
         """
         text = shorten(data[:1024].decode(errors="replace"), self._secret)
         return UpstreamProtocolError(f"{self._provider} sent no {what} ({error}): {text}")
+
+
+def joined(pieces: Sequence[TokenChunk]) -> TokenChunk | None:
+    """Returns all pieces of an answer that came at once as one; None if there are none."""
+    if not pieces:
+        return None
+    fields: dict[str, object] = {}
+    for piece in pieces:
+        for name, value in (piece.fields or {}).items():
+            known = fields.get(name)
+            if isinstance(known, list) and isinstance(value, list):
+                fields[name] = [*cast("list[object]", known), *cast("list[object]", value)]
+            else:
+                fields[name] = f"{known}{value}" if isinstance(known, str) else value
+    text = "".join(piece.text for piece in pieces)
+    return TokenChunk(text, sum(piece.tokens for piece in pieces), fields or None)
 
 
 def _greatest(one: Usage, other: Usage) -> Usage:

@@ -6,8 +6,7 @@ a tool as `tool_calls`. What the API's own tools do on its side is no part of th
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Mapping
 
 import msgspec
 
@@ -20,7 +19,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import NOT_JSON, Refusals
-from orchestrator.runners.remote.answer import Answer
+from orchestrator.runners.remote.answer import Answer, joined
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.translation import object_in
 
@@ -177,7 +176,7 @@ class MessageDecoder(Answer):
         pieces: list[TokenChunk | None] = []
         for index, block in enumerate(message.content):
             pieces += (self._open(index, block), self._close(index))
-        return _joined([piece for piece in pieces if piece is not None])
+        return joined([piece for piece in pieces if piece is not None])
 
     def _decode(self, data: bytes, *, failed: bool = False) -> _Event:
         try:
@@ -289,19 +288,3 @@ def _is_foreign(data: bytes) -> bool:
     inner = object_in(event.get("delta")) or object_in(event.get("content_block"))
     known = event.get("type") in READ or inner.get("type") in (*BLOCKS, *DELTAS)
     return isinstance(event.get("type"), str) and not known
-
-
-def _joined(pieces: Sequence[TokenChunk]) -> TokenChunk | None:
-    """All pieces of an answer that came at once, as one."""
-    if not pieces:
-        return None
-    fields: dict[str, object] = {}
-    for piece in pieces:
-        for name, value in (piece.fields or {}).items():
-            known = fields.get(name)
-            if isinstance(known, list) and isinstance(value, list):
-                fields[name] = [*cast("list[object]", known), *cast("list[object]", value)]
-            else:
-                fields[name] = f"{known}{value}" if isinstance(known, str) else value
-    text = "".join(piece.text for piece in pieces)
-    return TokenChunk(text, sum(piece.tokens for piece in pieces), fields or None)

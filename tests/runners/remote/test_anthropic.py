@@ -1,4 +1,5 @@
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -411,20 +412,15 @@ def test_no_bytes_at_all_bring_anything_but_a_typed_error(payload: bytes):
             assert "acme" in str(error)  # noqa: PT017 - the other outcome is no error at all
 
 
+indexes = st.integers(0, 2)
+kinds = st.sampled_from(["text", "tool_use", "thinking", "server_tool_use"])
+reasons = st.sampled_from([None, "end_turn", "tool_use", "max_tokens"])
 pieces = st.one_of(
-    st.builds(lambda i, t: delta(i, type="text_delta", text=t), st.integers(0, 2), st.text()),
-    st.builds(
-        lambda i, t: delta(i, type="input_json_delta", partial_json=t),
-        st.integers(0, 2),
-        st.text(max_size=4),
-    ),
-    st.builds(
-        lambda i, k: opened(i, type=k, id="t", name="f", input={}),
-        st.integers(0, 2),
-        st.sampled_from(["text", "tool_use", "thinking", "server_tool_use"]),
-    ),
-    st.builds(closed, st.integers(0, 2)),
-    st.builds(finished, st.sampled_from([None, "end_turn", "tool_use", "max_tokens"])),
+    st.builds(partial(delta, type="text_delta"), index=indexes, text=st.text()),
+    st.builds(partial(delta, type="input_json_delta"), index=indexes, partial_json=st.text()),
+    st.builds(partial(opened, id="t", name="f", input={}), index=indexes, type=kinds),
+    st.builds(closed, indexes),
+    st.builds(finished, reasons),
     st.sampled_from([event("ping"), event("message_stop"), started(output_tokens=1)]),
 )
 

@@ -1,0 +1,49 @@
+"""The `gemini` runner: Gemini at AI Studio, or at Vertex."""
+
+import httpx
+
+from orchestrator.request import PriorityRequest
+from orchestrator.runners.base import SlotFactory
+from orchestrator.runners.remote.gemini_answer import REFUSALS, GeminiDecoder
+from orchestrator.runners.remote.gemini_request import (
+    GeminiSettings,
+    endpoint,
+    own_headers,
+    payload,
+)
+from orchestrator.runners.remote.provider import Dialect, slots_of
+from orchestrator.runners.remote.settings import encode, headers_of
+
+
+def factory(
+    settings: GeminiSettings, transport: httpx.AsyncBaseTransport | None = None
+) -> SlotFactory:
+    """Returns what makes the slots of one deployment; they share one pool of connections.
+
+    Args:
+        settings: Of the deployment.
+        transport: In place of the usual one; closed with the factory.
+
+    Raises:
+        ConfigError: `base_url`, `headers` or `ca_file` can't be used.
+    """
+    url = endpoint(settings)
+
+    def ask(request: PriorityRequest, secret: str | None) -> httpx.Request:
+        headers = headers_of(settings, own_headers(settings, secret))
+        return httpx.Request(
+            "POST", url, headers=headers, content=encode(payload(settings, request))
+        )
+
+    def inspect(request: PriorityRequest) -> None:
+        payload(settings, request)
+
+    dialect = Dialect(
+        settings=settings,
+        host=url.host,
+        ask=ask,
+        read=lambda secret: GeminiDecoder(settings.provider, secret=secret),
+        refusals=REFUSALS,
+        marks_end=False,
+    )
+    return slots_of(dialect, inspect, transport)
