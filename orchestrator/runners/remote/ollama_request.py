@@ -51,7 +51,8 @@ def payload(settings: RemoteSettings, request: PriorityRequest) -> Members:
     """
     fields = Fields(settings, request)
     fields.refuse_foreign()
-    fields.refuse_given(["service_tier"] if fields.rest.get("service_tier") != "auto" else [])
+    if fields.take("service_tier") not in (None, "auto", "default"):
+        fields.refuse("service_tier")
     body: Members = {}
     if tools := _tools(fields):
         body["tools"] = tools
@@ -114,7 +115,11 @@ def _tool(function: Function) -> Object:
 def _message(
     fields: Fields, provider: str, message: Message, where: str, names: dict[str, str]
 ) -> Members:
-    """Returns one message; `names` collects the functions' names by the ids of their calls."""
+    """Returns one message; `names` collects the functions' names by the ids of their calls.
+
+    Raises:
+        InvalidRequestError: There is something in it that Ollama can't read.
+    """
     role = "system" if message.role == "developer" else message.role
     if role == "function":
         raise InvalidRequestError(
