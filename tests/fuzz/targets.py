@@ -13,12 +13,21 @@ import httpx_sse
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import Finished, TokenChunk
+from orchestrator.runners.remote.anthropic_answer import MessageDecoder
 from orchestrator.runners.remote.chat import ChatDecoder
+from orchestrator.runners.remote.gemini_answer import GeminiDecoder
+from orchestrator.runners.remote.lines import LineDecoder
+from orchestrator.runners.remote.ollama import OllamaDecoder
 from orchestrator.runners.remote.provider import Framing, Reader
+from orchestrator.runners.remote.responses import ResponsesDecoder
 from orchestrator.runners.remote.sse import ServerSentEvent, SseDecoder
 
 READERS: tuple[tuple[Callable[[], Framing], Callable[[], Reader]], ...] = (
     (SseDecoder, lambda: ChatDecoder("acme")),
+    (SseDecoder, lambda: ResponsesDecoder("acme")),
+    (LineDecoder, lambda: OllamaDecoder("acme")),
+    (SseDecoder, lambda: MessageDecoder("acme")),
+    (SseDecoder, lambda: GeminiDecoder("acme")),
 )
 """How a provider's bytes are framed, and who reads the events."""
 
