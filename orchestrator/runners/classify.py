@@ -164,6 +164,12 @@ class _Refusal(msgspec.Struct):
     retry_after: float | None = None
     """Seconds to wait, where the body tells them."""
 
+    @property
+    def name(self) -> str | None:
+        """The code for people: Google's is the HTTP status, with the name beside it."""
+        numeric = self.code is not None and self.code.isdecimal()
+        return (self.kind or self.code) if numeric else (self.code or self.kind)
+
 
 def classify(
     status: int,
@@ -198,7 +204,7 @@ def classify(
         param=refusal.param,
         retry_after=refusal.retry_after if asked is None else asked,
         upstream_status=status,
-        upstream_code=refusal.code or refusal.kind,
+        upstream_code=refusal.name,
     )
 
 
@@ -232,7 +238,7 @@ def classify_event(
         param=refusal.param,
         retry_after=refusal.retry_after,
         upstream_status=status,
-        upstream_code=refusal.code or refusal.kind,
+        upstream_code=refusal.name,
     )
 
 
