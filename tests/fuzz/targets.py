@@ -27,7 +27,7 @@ READERS: tuple[tuple[Callable[[], Framing], Callable[[], Reader]], ...] = (
     (SseDecoder, lambda: ResponsesDecoder("acme")),
     (LineDecoder, lambda: OllamaDecoder("acme")),
     (SseDecoder, lambda: MessageDecoder("acme")),
-    (SseDecoder, lambda: GeminiDecoder("acme")),
+    (SseDecoder, lambda: GeminiDecoder("acme", new_id=lambda: "made")),
 )
 """How a provider's bytes are framed, and who reads the events."""
 
