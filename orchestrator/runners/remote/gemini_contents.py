@@ -106,7 +106,7 @@ def _response(text: str) -> Object:
         value = cast("object", msgspec.json.decode(text))
     except NOT_JSON:
         value = text
-    return object_in(value) or {"output": value}
+    return object_in(value) if isinstance(value, dict) else {"output": value}
 
 
 def _texts(message: Message, where: str, provider: str) -> list[Object]:
@@ -159,4 +159,4 @@ def _media(url: str, media_type: object) -> Object:
 
 def _guessed(name: str) -> str | None:
     """The type that a name's ending stands for; where it is unknown the API finds out."""
-    return mimetypes.guess_type(name)[0]
+    return mimetypes.guess_type(name.partition("?")[0], strict=False)[0]
