@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from orchestrator.errors import SlowConsumerError
 from orchestrator.events import Ending, Failed, TokenChunk
+from orchestrator.metrics import LATE
 
 STREAM_CAPACITY_BYTES = 1 << 20
 HELD_CAPACITY_BYTES = 64 << 20
@@ -90,7 +91,7 @@ class Channel:
     def send(self, chunk: TokenChunk, epoch: int) -> bool:
         """Hands over one chunk; False tells the attempt to stop, for nobody will read it."""
         if self._ending is not None or epoch != self._epoch:
-            self.late_events += 1
+            self._late()
             return False
         self._size_bytes += len(chunk.text) + CHUNK_OVERHEAD_BYTES
         if chunk.fields is not None:
@@ -111,7 +112,7 @@ class Channel:
             epoch: The attempt that ends it; None for everybody else (cancel, deadline, poison).
         """
         if self._ending is not None or (epoch is not None and epoch != self._epoch):
-            self.late_events += 1
+            self._late()
             return False
         self._ending = ending
         self._wake()
@@ -154,6 +155,10 @@ class Channel:
         self._size_bytes = 0
         self.delivered += len(chunks)
         return chunks, self._ending
+
+    def _late(self) -> None:
+        self.late_events += 1
+        LATE.inc()
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():

@@ -72,8 +72,7 @@ STALE = Counter(
 )
 LATE = Counter(
     "orchestrator_late_events",
-    "Chunks and endings that came after a request's ending.",
-    ["route"],
+    "Chunks and endings that came after a request's ending or from a replaced attempt.",
     registry=REGISTRY,
 )
 UNMARKED_ENDS = Counter(
@@ -115,6 +114,10 @@ GENERATION = Gauge(
 )
 
 
+def _zero() -> float:
+    return 0.0
+
+
 class DeploymentMeters:
     """One deployment's counters, bound to their labels."""
 
@@ -152,6 +155,11 @@ class DeploymentMeters:
         """The engine was poisoned."""
         FAULTS.labels(self._deployment, "engine", cause).inc()
 
+    def forget(self) -> None:
+        """The deployment is closed: its gauges are 0 and hold nothing of it any more."""
+        for gauge in (READY, LIVE_SLOTS, QUEUED, INFLIGHT, PERMITS, BREAKER, GENERATION):
+            gauge.labels(self._deployment).set_function(_zero)
+
     def observe(
         self,
         *,
@@ -183,7 +191,6 @@ class RouteMeters:
         self._finished = REQUESTS.labels(route, "finished")
         self._prompt = TOKENS.labels(route, "prompt")
         self._completion = TOKENS.labels(route, "completion")
-        self._late = LATE.labels(route)
 
     def finished(self, seconds: float, prompt_tokens: int, completion_tokens: int) -> None:
         """A request was answered."""
@@ -200,10 +207,6 @@ class RouteMeters:
     def first_token(self, seconds: float) -> None:
         """The first token came that many seconds after acceptance."""
         self._first_token.observe(seconds)
-
-    def late(self, events: int) -> None:
-        """That many events came after the ending."""
-        self._late.inc(events)
 
 
 @cache

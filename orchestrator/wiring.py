@@ -293,6 +293,7 @@ class RunningDeployment:
             self._supervisor.stop(block=False)
             await ended(self._supervisor)
         await self.plan.factory.aclose()
+        metrics.for_deployment(self.plan.name).forget()
 
     def _accepted(self) -> None:
         self.gates.retry.budget.accepted(asyncio.get_running_loop().time())

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from orchestrator.channel import CHUNK_OVERHEAD_BYTES, Channel
 from orchestrator.errors import RequestCanceledError, SlowConsumerError
 from orchestrator.events import Ending, Failed, Finished, FinishReason, TokenChunk
+from orchestrator.metrics import LATE
 from tests.fakes.scripted import DONE
 
 CAPACITY = 5 * (1 + CHUNK_OVERHEAD_BYTES)
@@ -268,3 +269,16 @@ def test_its_repr_says_in_words_where_it_is() -> None:
     assert repr(channel) == "<Channel open, 0 read, 1 ready>"
     channel.end(DONE)
     assert repr(channel) == "<Channel finished, 0 read, 1 ready>"
+
+
+def test_a_late_event_is_counted_in_the_metrics() -> None:
+    channel = Channel()
+    channel.begin(1)
+    channel.end(Failed(RequestCanceledError("gone")))
+    before = LATE._value.get()
+
+    channel.send(TokenChunk("x"), 1)
+    channel.end(Finished(FinishReason.STOP), 1)
+
+    assert channel.late_events == 2
+    assert LATE._value.get() - before == 2
