@@ -40,10 +40,11 @@ BEFORE_A_TOKEN = frozenset(
         Trouble.BUG,
         Trouble.HANG_FIRST,
         Trouble.CRASH_FIRST,
-        Trouble.ZOMBIE,
     }
 )
-MIDWAY = frozenset({Trouble.HANG_MID, Trouble.CUT, Trouble.CLEAN_CUT, Trouble.CRASH_MID})
+MIDWAY = frozenset(
+    {Trouble.HANG_MID, Trouble.CUT, Trouble.CLEAN_CUT, Trouble.CRASH_MID, Trouble.ZOMBIE}
+)
 
 
 class Provider:
@@ -171,7 +172,7 @@ class SimRunner:
                 if index == dice.after and await self._breaks(dice, request, record):
                     return
                 if index < caller.tokens:
-                    await self._wait(gap)
+                    await self._work(gap, dice)
                     self._arm(lease, Step.NEXT_TOKEN)
                     yield TokenChunk(str(index))
             yield Finished(
@@ -263,8 +264,6 @@ class SimRunner:
                 raise ValueError(text)
             case Trouble.HANG_FIRST:
                 await self._wait(None)
-            case Trouble.ZOMBIE:
-                await _refuse_to_die(dice.seconds)
             case _:
                 self._crash(text)
 
@@ -280,9 +279,11 @@ class SimRunner:
                 await self._wait(None)
             case Trouble.CRASH_MID:
                 self._crash(text)
+            case Trouble.ZOMBIE:
+                await _refuse_to_die(dice.seconds)
             case _:
                 pass
-        return True
+        return dice.trouble is Trouble.CLEAN_CUT
 
     def _tell(self, dice: Dice, request: PriorityRequest, record: AttemptRecord) -> str:
         # the journal has the fault before anybody can learn of it
@@ -305,6 +306,13 @@ class SimRunner:
             raise SystemExit(text)
         self._host.die(RuntimeError(text))
         raise self._host.crash()
+
+    async def _work(self, seconds: float, dice: Dice) -> None:
+        # what has refused to die outlives its host, and answers
+        if dice.trouble is Trouble.ZOMBIE:
+            await asyncio.sleep(seconds)
+        else:
+            await self._wait(seconds)
 
     async def _wait(self, seconds: float | None) -> None:
         if self._host is not None:

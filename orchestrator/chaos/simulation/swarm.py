@@ -151,7 +151,7 @@ def _seconds(chance: random.Random, trouble: Trouble) -> float:
         case Trouble.SLOW:
             return chance.choice((0.1, 0.4, 0.8))
         case Trouble.ZOMBIE:
-            return 2.0
+            return chance.choice((0.05, 0.3, 2.0))
         case _:
             return 0.0
 
@@ -163,9 +163,9 @@ def _injections(chance: random.Random, names: Sequence[str], mode: Mode) -> tupl
     counts = {
         Action.POISON: chance.choice((0, 1)),
         Action.STRETCH: chance.choice((0, 0, 2, 5)),
-        Action.CANCEL: chance.choice((0, 0, 2, 5)),
-        Action.KILL_HOST: chance.choice((0, 0, 1, 3)),
-        Action.KILL_SUPERVISOR: int(mode == "safety" and _falls(chance, 0.05)),
+        Action.CANCEL: chance.choice((0, 3, 10)),
+        Action.KILL_HOST: chance.choice((0, 0, 2, 5)),
+        Action.KILL_SUPERVISOR: int(mode == "safety" and _falls(chance, 0.15)),
     }
     for action, count in counts.items():
         found.extend(_at_point(chance, action, names) for _ in range(count))

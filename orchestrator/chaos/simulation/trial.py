@@ -37,9 +37,15 @@ SAMPLE_SECONDS = 0.1
 REST_SECONDS = 60.0
 REST_STEP = 0.5
 PAUSE_SECONDS = 3.5
+READ_SECONDS = 60.0
+"""Seconds after the last deadline by which even the slowest reader is done."""
 PROBE_SECONDS = 120.0
 PROBE_STEP = 0.05
 WARM_UPS = 4
+
+
+class StuckError(SimulationError):
+    """Somebody waits for ever while time goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +135,7 @@ class _Trial:
             if injection.at is not None:
                 self._timers.append(self._loop.call_at(injection.at, self._do, injection, None))
         self._sample()
-        await asyncio.gather(*(self._ask(caller) for caller in self._plan.callers))
+        await self._load()
         self._calm_down()
         await self._rest()
         for deployment in deployments:
@@ -139,6 +145,19 @@ class _Trial:
         self._stopped = True
         await self._system.aclose()
         self._measure_the_end()
+
+    async def _load(self) -> None:
+        last = max((caller.at + caller.timeout for caller in self._plan.callers), default=0.0)
+        callers = [
+            self._loop.create_task(self._ask(caller), name=caller.name)
+            for caller in self._plan.callers
+        ]
+        _, waiting = await asyncio.wait(callers, timeout=last + READ_SECONDS)
+        names = sorted(task.get_name() for task in waiting)
+        if names:
+            raise StuckError(f"{len(names)} readers still wait: {', '.join(names[:5])}")
+        for caller in callers:
+            caller.result()
 
     async def _ask(self, caller: Caller, *, must_succeed: bool = False) -> bool:
         ending = await ask(
@@ -174,7 +193,11 @@ class _Trial:
                 self._loop.stretch(injection.delay)
             return
         # the soonest is the next turn: a synchronous step can't be interrupted in production
-        self._timers.append(self._loop.call_later(injection.delay, self._do, injection, request))
+        if injection.delay:
+            timer = self._loop.call_later(injection.delay, self._do, injection, request)
+            self._timers.append(timer)
+        else:
+            self._loop.call_soon(self._do, injection, request)
 
     def _do(self, injection: Injection, request: PriorityRequest | None) -> None:
         if self._stopped:
@@ -310,7 +333,7 @@ def _deployment_plan(shape: Shape, provider: Provider) -> DeploymentPlan:
             max_restarts=shape.max_restarts,
             within=shape.within,
             initial_backoff=0.05,
-            max_backoff=0.5,
+            max_backoff=3.0,
             on_poison="stay" if shape.stays_down else "restart",
         ),
     )

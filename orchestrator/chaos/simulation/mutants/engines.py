@@ -15,7 +15,6 @@ from orchestrator.points import Point
 from orchestrator.policies.rate_limit import Permit, RateLimiter, RateLimits
 from orchestrator.request import AttemptRecord, PriorityRequest
 
-
 BACKOFF_SECONDS = 0.5
 
 
