@@ -203,7 +203,8 @@ class Supervisor(LoopActor):
         ref = self._workers.pop(worker, None)
         if ref is None:
             return
-        self._ending.append(ref)  # it may go on freeing what it held for a while
+        # it may go on freeing what it held for a while; those that are done are forgotten
+        self._ending = [*(other for other in self._ending if not gone(other)), ref]
         slot = self._slot_of.pop(worker)
         now = asyncio.get_running_loop().time()
         error = cause if cause is not None else WorkerCrashedError(f"worker {worker} stopped")
