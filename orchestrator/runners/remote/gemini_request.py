@@ -63,12 +63,6 @@ def endpoint(settings: GeminiSettings) -> httpx.URL:
     return url.copy_merge_params({"alt": "sse"})
 
 
-def vertex_url(region: str) -> str:
-    """Returns the base URL of a region."""
-    host = "aiplatform" if region == "global" else f"{region}-aiplatform"
-    return f"https://{host}.googleapis.com/v1"
-
-
 def own_headers(settings: GeminiSettings, secret: str | None) -> dict[str, str]:
     """Returns the headers that carry the key."""
     if secret is None:

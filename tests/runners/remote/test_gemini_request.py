@@ -11,7 +11,6 @@ from orchestrator.runners.remote.gemini_request import (
     GeminiSettings,
     endpoint,
     payload,
-    vertex_url,
 )
 from tests.fakes.sse_server import SseServer, answer
 from tests.runners.remote.asking import a_request
@@ -128,17 +127,6 @@ def test_every_way_to_name_a_model_leads_to_its_place(model: str, project: str |
     url = endpoint(GeminiSettings(model=model, project=project))
 
     assert url.raw_path.decode() == f"{path}:streamGenerateContent?alt=sse"
-
-
-@pytest.mark.parametrize(
-    ("region", "url"),
-    [
-        ("global", "https://aiplatform.googleapis.com/v1"),
-        ("us-central1", "https://us-central1-aiplatform.googleapis.com/v1"),
-    ],
-)
-def test_every_region_of_vertex_has_its_host(region: str, url: str):
-    assert vertex_url(region) == url
 
 
 def test_system_and_developer_messages_become_one_instruction_wherever_they_stand():
