@@ -10,17 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic.config import JsonDict
 
 from orchestrator.errors import ConfigError
 from orchestrator.reading.faults import findings_in, nearest, path_text, report, shown
-from orchestrator.reading.quantities import text, whole
+from orchestrator.reading.presets import PRESETS, inferred
+from orchestrator.reading.quantities import text, whole, wrong
 from orchestrator.reading.references import Secret, Surroundings
+from orchestrator.reading.remote import (
+    Anthropic,
+    Gemini,
+    Ollama,
+    OpenAI,
+    OpenAIResponses,
+    Remote,
+)
 from orchestrator.reading.schema import editor_schema
 from orchestrator.reading.sections import (
     Breaker,
     Limits,
-    OpenAI,
     Queue,
     Retry,
     Section,
@@ -43,11 +52,41 @@ Name = Annotated[
 ]
 
 
+Kind = Annotated[
+    Torch | OpenAI | OpenAIResponses | Ollama | Anthropic | Gemini, Field(discriminator="kind")
+]
+
+
+def _with_kind(runner: object) -> object:
+    # without a docstring: what `wrong` makes is told as a line of the report
+    given = {"model": runner} if isinstance(runner, str) else dict(section_of(runner))
+    model = given.get("model")
+    if "kind" in given or not isinstance(model, str):
+        return runner
+    known = inferred(model)
+    if known is None:
+        kinds = ", ".join(sorted({"torch", *PRESETS}))
+        raise wrong(f"nothing is known of the model {shown(model)}: add kind, one of {kinds}")
+    kind, name = known
+    return {**given, "kind": kind, "model": name}
+
+
+def _beside_names(schema: JsonDict) -> None:
+    """Lets an editor take the short forms as well."""
+    kinds = dict(schema)
+    about = kinds.pop("description", None)
+    named: JsonDict = {"required": ["model"], "not": {"required": ["kind"]}}
+    schema.clear()
+    if about is not None:
+        schema["description"] = about
+    schema["anyOf"] = [{"type": "string", "minLength": 1}, named, kinds]
+
+
 class Deployment(Section):
     """One model behind one engine."""
 
-    runner: Annotated[Torch | OpenAI, Field(discriminator="kind")]
-    """What produces the tokens, chosen by kind."""
+    runner: Annotated[Kind, BeforeValidator(_with_kind), Field(json_schema_extra=_beside_names)]
+    """What produces the tokens, chosen by kind; a well-known model's name is enough."""
     slots: Annotated[int, whole(1, 4096)] = 8
     """Requests that run at the same time."""
     queue: Queue = Queue()
@@ -97,7 +136,7 @@ class Config(Section):
     def _secrets(self) -> Iterator[tuple[tuple[str, ...], Secret]]:
         for name, deployment in self.deployments.items():
             runner = deployment.runner
-            if not isinstance(runner, OpenAI):
+            if not isinstance(runner, Remote):
                 continue
             path = ("deployments", name, "runner")
             if runner.api_key is not None:
@@ -220,7 +259,7 @@ def _row(route: str, place: int, name: str, deployment: Deployment) -> SummaryRo
         deployment=name,
         kind=runner.kind,
         model=runner.model,
-        endpoint=runner.base_url if isinstance(runner, OpenAI) else runner.device,
+        endpoint=runner.base_url if isinstance(runner, Remote) else runner.device,
         slots=deployment.slots,
         queue=deployment.queue.capacity,
         requests_per_minute=deployment.limits.requests_per_minute,

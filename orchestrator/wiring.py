@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import TypedDict, assert_never
 
 from orchestrator import config as sections
 from orchestrator import metrics
@@ -30,6 +30,7 @@ from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.rate_limit import RateLimiter, RateLimits
 from orchestrator.policies.retry import RetryBudget, RetryPolicy, RetrySettings
+from orchestrator.reading.presets import PRESETS
 from orchestrator.request import PriorityRequest
 from orchestrator.routing import Deployment, Route, Router
 from orchestrator.runners.base import SlotFactory
@@ -127,9 +128,7 @@ def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> D
     )
 
 
-def _factory(
-    name: str, runner: sections.Torch | sections.OpenAI, on_progress: OnProgress
-) -> SlotFactory:
+def _factory(name: str, runner: sections.Kind, on_progress: OnProgress) -> SlotFactory:
     # the one place for lazy imports: a runner's libraries are loaded only if it is configured
     match runner:
         case sections.Torch():
@@ -148,23 +147,86 @@ def _factory(
                 on_progress=lambda doing: on_progress(name, doing),
             )
         case sections.OpenAI():
-            from orchestrator.runners.remote.openai import factory  # noqa: PLC0415
-            from orchestrator.runners.remote.openai_request import OpenAISettings  # noqa: PLC0415
+            from orchestrator.runners.remote import openai  # noqa: PLC0415
 
-            return factory(
-                OpenAISettings(
-                    base_url=runner.base_url,
-                    model=runner.model,
-                    api_key=runner.api_key.reveal if runner.api_key else None,
+            preset = PRESETS[runner.kind]
+            return openai.factory(
+                openai.OpenAISettings(
                     organization=runner.organization,
                     project=runner.project,
-                    headers={key: value.reveal() for key, value in runner.headers.items()},
-                    ca_file=str(runner.ca_file) if runner.ca_file else None,
-                    provider=name,
+                    azure=runner.kind == "azure",
+                    api_version=runner.api_version,
+                    max_tokens_field=runner.max_tokens_field,
+                    renamed=preset.renamed,
+                    unsupported=preset.unsupported,
+                    stream_options=preset.stream_options,
+                    **_common(name, runner),
+                )
+            )
+        case sections.OpenAIResponses():
+            from orchestrator.runners.remote import responses  # noqa: PLC0415
+
+            return responses.factory(
+                responses.OpenAISettings(
+                    organization=runner.organization,
+                    project=runner.project,
+                    **_common(name, runner),
+                )
+            )
+        case sections.Ollama():
+            from orchestrator.runners.remote import ollama  # noqa: PLC0415
+
+            return ollama.factory(ollama.RemoteSettings(**_common(name, runner)))
+        case sections.Anthropic():
+            from orchestrator.runners.remote import anthropic  # noqa: PLC0415
+
+            return anthropic.factory(
+                anthropic.AnthropicSettings(
+                    version=runner.version,
+                    max_tokens=runner.max_tokens,
+                    **_common(name, runner),
+                )
+            )
+        case sections.Gemini():
+            from orchestrator.runners.remote import gemini  # noqa: PLC0415
+
+            return gemini.factory(
+                gemini.GeminiSettings(
+                    project=runner.project,
+                    region=runner.region,
+                    **_common(name, runner),
                 )
             )
         case _:
             assert_never(runner)
+
+
+class _Common(TypedDict):
+    """What the settings of all remote runners have in common, by their names."""
+
+    base_url: str
+    model: str
+    api_key: Callable[[], str] | None
+    headers: Mapping[str, str]
+    extra_body: Mapping[str, object]
+    drop_params: bool
+    provider: str
+    ca_file: str | None
+    verify: bool
+
+
+def _common(name: str, runner: sections.Remote) -> _Common:
+    return {
+        "base_url": runner.base_url,
+        "model": runner.model,
+        "api_key": runner.api_key.reveal if runner.api_key else None,
+        "headers": {key: value.reveal() for key, value in runner.headers.items()},
+        "extra_body": runner.extra_body,
+        "drop_params": runner.drop_params,
+        "provider": name,
+        "ca_file": str(runner.ca_file) if runner.ca_file else None,
+        "verify": runner.verify,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

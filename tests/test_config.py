@@ -17,7 +17,8 @@ from orchestrator import config as config_module
 from orchestrator.config import embedded_default, load, parse, schema, summary
 from orchestrator.errors import ConfigError
 from orchestrator.reading.references import Secret
-from orchestrator.reading.sections import OpenAI, Torch
+from orchestrator.reading.remote import OpenAI
+from orchestrator.reading.sections import Torch
 from orchestrator.reading.text import list_of, section_of
 
 ROOT = Path(__file__).parent.parent
@@ -135,12 +136,19 @@ def test_each_fault_is_one_line_with_place_found_allowed_and_meant(lines: str, t
 @pytest.mark.parametrize(
     ("runner", "told"),
     [
-        ("null", ": found null, a section with kind: open_ai, openai or torch is allowed"),
-        ("torch", ': found "torch", a section with kind: open_ai, openai or torch is allowed'),
-        ("{model: m}", ".kind: missing; open_ai, openai or torch is allowed"),
+        ("null", ": found null, a section with kind: anthropic, azure, deepseek, gemini, groq, "),
+        ("7", ": found 7, a section with kind: anthropic, azure, deepseek, gemini, groq, "),
+        ("torch", ': nothing is known of the model "torch": add kind, one of anthropic, azure, '),
+        ("{model: m}", ': nothing is known of the model "m": add kind, one of anthropic, azure, '),
+        ("{kind: azure, model: m}", ": base_url is missing: kind azure has no address of its own"),
+        ("{kind: vllm, model: m, api_version: v}", ": api_version is for kind azure only"),
+        (
+            "{kind: vllm, model: m, extra_body: {stream: false}}",
+            ".extra_body: stream is the runner's own to set",
+        ),
         (
             "{kind: opnai}",
-            '.kind: found "opnai", open_ai, openai or torch is allowed; did you mean "openai"?',
+            '.kind: found "opnai", anthropic, azure, deepseek, gemini, groq, litellm, llama-cpp, ',
         ),
         ("{kind: torch}", ".model: missing; package:NAME/FILE, a .gguf file, a folder"),
         ("{kind: torch, model: m, dtype: int4}", '.dtype: found "int4", auto, float32 or bfl'),

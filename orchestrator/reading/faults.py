@@ -61,7 +61,9 @@ def findings_in(error: ValidationError, document: Document, schema: Schema) -> l
 def nearest(word: str, words: Iterable[str]) -> str:
     """A hint at the word that was probably meant, or at all the words there are."""
     known = list(words)
-    return _close(word, known) or f"{_listed(known) or 'nothing'} is allowed"
+    # a key may be any text, and the report has a line for each fault
+    listed = _listed([each if each.isprintable() else shown(each) for each in known])
+    return _close(word, known) or f"{listed or 'nothing'} is allowed"
 
 
 def shown(value: object) -> str:

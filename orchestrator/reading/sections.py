@@ -4,28 +4,21 @@ One frozen model a section, in the order of the file; the text below each key is
 shows. A section or key that is left out, or left empty, takes its default.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
-    Field,
     model_validator,
 )
 from pydantic.config import JsonDict
 
 from orchestrator.reading.quantities import duration_text, seconds, size, text, whole, wrong
-from orchestrator.reading.references import Secret, base_url, existing_file, model_place
-
-_OWN_HEADERS = {"host", "content-length", "content-type", "transfer-encoding", "connection"}
+from orchestrator.reading.references import model_place
 
 Count = Annotated[int, whole(1, 1_000_000_000)]
 Duration = Annotated[float, seconds()]
 NonEmpty = Annotated[str, text(r"^\S(.*\S)?$", "a text that isn't empty, without blanks around it")]
-HeaderName = Annotated[str, text(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", "a header's name")]
 
 
 def _nullable_unless_required(schema: JsonDict) -> None:
@@ -86,48 +79,6 @@ class Torch(Section):
     """Branch, tag or commit of a hub model; null takes its newest."""
     trust_remote_code: bool = False
     """Whether Python code that comes with the model may run on this machine."""
-
-
-def _canonical(_: str) -> Literal["openai"]:
-    return "openai"
-
-
-def _not_own(headers: Mapping[str, Secret]) -> Mapping[str, Secret]:
-    for name in headers:
-        if name.lower() in _OWN_HEADERS:
-            raise wrong(f"header {name} is the runner's own to set")
-    return headers
-
-
-class OpenAI(Section):
-    """A model behind an HTTP endpoint that speaks OpenAI's chat completions."""
-
-    kind: Annotated[Literal["openai", "open_ai"], AfterValidator(_canonical)]
-    """openai: an OpenAI-compatible endpoint, streamed over HTTP."""
-    base_url: Annotated[str, base_url()]
-    """Address before /chat/completions, such as https://api.example.com/v1."""
-    model: NonEmpty
-    """The model's name at the endpoint."""
-    api_key: Secret | None = None
-    """Sent as bearer token: {env: NAME} or {file: PATH}."""
-    organization: NonEmpty | None = None
-    """Sent as OpenAI-Organization."""
-    project: NonEmpty | None = None
-    """Sent as OpenAI-Project."""
-    headers: Annotated[
-        Mapping[HeaderName, Secret],
-        AfterValidator(_not_own),
-        Field(json_schema_extra={"additionalProperties": False}),
-    ] = Field(default={})
-    """Further HTTP headers; a value may be {env: NAME} or {file: PATH}."""
-    ca_file: Annotated[Path, existing_file()] | None = None
-    """PEM file of the certificate authorities to trust instead of the usual ones."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.api_key and any(name.lower() == "authorization" for name in self.headers):
-            raise wrong("api_key and the header authorization exclude each other")
-        return self
 
 
 class Queue(Section):

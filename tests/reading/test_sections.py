@@ -3,8 +3,8 @@ from pydantic import BaseModel, ValidationError
 
 from orchestrator.reading import sections
 from orchestrator.reading.references import Secret
+from orchestrator.reading.remote import OpenAI
 from orchestrator.reading.sections import (
-    OpenAI,
     Retry,
     Section,
     Server,

@@ -1,0 +1,185 @@
+"""The sections of models that are asked over HTTP, one a wire format.
+
+What all of them have in common stands in `Remote`; a kind that is known by name brings its address
+along (`presets.py`).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+
+from orchestrator.reading.presets import PRESETS
+from orchestrator.reading.quantities import text, whole, wrong
+from orchestrator.reading.references import Secret, Surroundings, base_url, existing_file
+from orchestrator.reading.sections import NonEmpty, Section
+from orchestrator.reading.text import section_of
+
+_OWN_HEADERS = {"host", "content-length", "content-type", "transfer-encoding", "connection"}
+
+Address = Annotated[str, base_url()]
+HeaderName = Annotated[str, text(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", "a header's name")]
+
+
+def _canonical(kind: str) -> str:
+    return "openai" if kind == "open_ai" else kind
+
+
+def _not_own(headers: Mapping[str, Secret]) -> Mapping[str, Secret]:
+    for name in headers:
+        if name.lower() in _OWN_HEADERS:
+            raise wrong(f"header {name} is the runner's own to set")
+    return headers
+
+
+class Remote(Section):
+    """What the runners of all providers have in common."""
+
+    base_url: Address = ""
+    """Address before the API's own path; a kind that is known by name has one already."""
+    model: NonEmpty
+    """The model's name at the provider."""
+    api_key: Secret | None = None
+    """The key: {env: NAME} or {file: PATH}. Left out with base_url, it is the kind's own variable
+    (OPENAI_API_KEY and the like), if that is set."""
+    headers: Annotated[
+        Mapping[HeaderName, Secret],
+        AfterValidator(_not_own),
+        Field(json_schema_extra={"additionalProperties": False}),
+    ] = Field(default={})
+    """Further HTTP headers; a value may be {env: NAME} or {file: PATH}."""
+    extra_body: Annotated[
+        Mapping[str, object],
+        Field(json_schema_extra={"patternProperties": {"": {}}, "additionalProperties": False}),
+    ] = Field(default={})
+    """Members of every request's body that the provider knows; a caller's own win."""
+    drop_params: bool = False
+    """Whether fields that the provider can't do are left out instead of refused with 400."""
+    ca_file: Annotated[Path, existing_file()] | None = None
+    """PEM file of the certificate authorities to trust instead of the usual ones."""
+    verify: bool = True
+    """Whether the provider must prove who it is; false only for tests."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _place(cls, value: object, info: ValidationInfo) -> object:
+        given = section_of(value)
+        kind = str(given.get("kind"))
+        preset = PRESETS.get(_canonical(kind))
+        if preset is None or "base_url" in given:
+            return value
+        if preset.base_url is None:
+            raise wrong(f"base_url is missing: kind {kind} has no address of its own")
+        filled = {**given, "base_url": preset.base_url}
+        around: object = info.context
+        if isinstance(around, Surroundings) and around.environ.get(preset.key_variable or ""):
+            filled.setdefault("api_key", {"env": preset.key_variable})
+        return filled
+
+    @field_validator("extra_body", mode="after")
+    @classmethod
+    def _not_ours(cls, value: Mapping[str, object]) -> Mapping[str, object]:
+        for name in ("model", "messages", "stream"):
+            if name in value:
+                raise wrong(f"{name} is the runner's own to set")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.api_key and any(name.lower() == "authorization" for name in self.headers):
+            raise wrong("api_key and the header authorization exclude each other")
+        if self.ca_file and not self.verify:
+            raise wrong("ca_file is of no use with verify: false")
+        return self
+
+
+class OpenAI(Remote):
+    """A model behind an HTTP endpoint that speaks OpenAI's chat completions."""
+
+    kind: Annotated[
+        Literal[
+            "openai",
+            "open_ai",
+            "azure",
+            "deepseek",
+            "groq",
+            "litellm",
+            "llama-cpp",
+            "lm-studio",
+            "mistral",
+            "openrouter",
+            "sglang",
+            "tgi",
+            "together",
+            "vllm",
+        ],
+        AfterValidator(_canonical),
+    ]
+    """openai: any OpenAI-compatible endpoint; a provider's name: its endpoint and its ways."""
+    organization: NonEmpty | None = None
+    """Sent as OpenAI-Organization."""
+    project: NonEmpty | None = None
+    """Sent as OpenAI-Project."""
+    api_version: NonEmpty | None = None
+    """Azure's dated API, such as 2024-10-21; null speaks its v1 API. model is the deployment."""
+    max_tokens_field: Literal["auto", "max_tokens", "max_completion_tokens"] = "auto"
+    """What the limit of an answer is called; auto goes by the model's name."""
+
+    @model_validator(mode="after")
+    def _check_azure(self) -> Self:
+        if self.api_version is not None and self.kind != "azure":
+            raise wrong("api_version is for kind azure only")
+        return self
+
+
+class OpenAIResponses(Remote):
+    """A model behind OpenAI's Responses API."""
+
+    kind: Literal["openai-responses"]
+    """openai-responses: OpenAI's Responses API, answered as a chat completion."""
+    organization: NonEmpty | None = None
+    """Sent as OpenAI-Organization."""
+    project: NonEmpty | None = None
+    """Sent as OpenAI-Project."""
+
+
+class Ollama(Remote):
+    """A model at Ollama's own API."""
+
+    kind: Literal["ollama"]
+    """ollama: Ollama's own chat API."""
+
+
+class Anthropic(Remote):
+    """A model at Anthropic's Messages API."""
+
+    kind: Literal["anthropic"]
+    """anthropic: the Messages API; betas are asked for with the header anthropic-beta."""
+    version: NonEmpty = "2023-06-01"
+    """Sent as anthropic-version."""
+    max_tokens: Annotated[int, whole(1, 10_000_000)] = 4096
+    """The longest answer where the caller names none: the API wants a number."""
+
+
+class Gemini(Remote):
+    """A model of Gemini's at AI Studio, or at Vertex if it has a project."""
+
+    kind: Literal["gemini"]
+    """gemini: Gemini's own API."""
+    project: NonEmpty | None = None
+    """Google Cloud project; then Vertex is asked, and the key is a bearer token."""
+    region: Annotated[str, text(r"^[a-z0-9-]+$", "a region such as europe-west4, or global")] = (
+        "global"
+    )
+    """Region of that project."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _place_vertex(cls, value: object) -> object:
+        given = section_of(value)
+        if given.get("project") is None or "base_url" in given:
+            return value
+        region = given.get("region", "global")
+        host = "aiplatform" if region == "global" else f"{region}-aiplatform"
+        return {**given, "base_url": f"https://{host}.googleapis.com/v1"}
