@@ -37,7 +37,7 @@ def message_start(**usage: object) -> bytes:
         "output_tokens": 1,
         "service_tier": "standard",
     }
-    message = {
+    message: dict[str, object] = {
         "id": "msg_01EcyWo6m4hyW8KHs2y2pei5",
         "type": "message",
         "role": "assistant",

@@ -40,7 +40,7 @@ def sent(*parts: object, finish: str | None = None, **members: object) -> bytes:
     return f"data: {text}\r\n\r\n".encode()
 
 
-def counted(candidates: int, thoughts: int = 0, **members: int) -> dict[str, object]:
+def counted(candidates: int, thoughts: int = 0, **members: int) -> dict[str, Any]:
     usage = {
         "promptTokenCount": 11,
         "candidatesTokenCount": candidates,

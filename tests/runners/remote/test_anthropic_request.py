@@ -195,7 +195,7 @@ def test_every_kind_of_part_becomes_a_block_of_its_own(
     assert body_of(user([text(""), part]))["messages"][0]["content"] == [block]
 
 
-FUNCTION = {
+FUNCTION: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "f",
@@ -348,6 +348,12 @@ def test_penalties_of_zero_ask_for_nothing():
     assert body_of(sampling=zero) == body_of()
 
 
+NO_CALLS: list[tuple[Any, str]] = [
+    (7, ""),
+    ({"function": {}}, ""),
+    ({"function": {"name": "f", "arguments": "{"}}, ".function.arguments"),
+    ({"function": {"name": "f", "arguments": "[]"}}, ".function.arguments"),
+]
 BAD: list[tuple[list[Message], dict[str, object], str]] = [
     ([Message("system", "alone")], {}, "messages"),
     ([Message("user", "")], {}, "messages"),
@@ -369,12 +375,7 @@ BAD: list[tuple[list[Message], dict[str, object], str]] = [
             {},
             f"messages[1].tool_calls[0]{place}",
         )
-        for call, place in [
-            (7, ""),
-            ({"function": {}}, ""),
-            ({"function": {"name": "f", "arguments": "{"}}, ".function.arguments"),
-            ({"function": {"name": "f", "arguments": "[]"}}, ".function.arguments"),
-        ]
+        for call, place in NO_CALLS
     ),
 ]
 

@@ -22,6 +22,7 @@ from orchestrator.errors import (
     UpstreamTruncatedError,
 )
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
+from orchestrator.gateway.answer import merge_fields
 from orchestrator.runners.classify import classify
 from orchestrator.runners.remote.gemini_answer import REFUSALS, GeminiDecoder, made_id
 from orchestrator.runners.remote.gemini_contents import MADE_ID
@@ -39,7 +40,7 @@ from tests.runners.remote.gemini_wire import (
 )
 
 
-def told(*parts: object, finish: str | None = None, **members: object) -> ServerSentEvent:
+def told(*parts: object, finish: str | None = None, **members: Any) -> ServerSentEvent:
     return ServerSentEvent(json.dumps(response(*parts, finish=finish, **members)).encode())
 
 
@@ -250,7 +251,7 @@ def test_a_usage_that_nobody_counted_stays_absent(usage: object):
     assert read(told(finish="STOP", usageMetadata=usage))[1].usage is None
 
 
-def google(code: int, status: str, message: str = "boom", *details: object) -> dict[str, object]:
+def google(code: int, status: str, message: str = "boom", *details: Any) -> dict[str, object]:
     error: dict[str, object] = {"code": code, "message": message, "status": status}
     return {"error": error | ({"details": list(details)} if details else {})}
 
@@ -448,10 +449,10 @@ async def test_one_connection_serves_one_request_after_the_other():
 async def test_calls_of_functions_come_over_the_wire_with_what_the_next_turn_needs():
     found = await asked_once(answer(*CALLS))
 
-    (calls,) = [
-        chunk.fields["tool_calls"] for chunk in found.chunks if "tool_calls" in (chunk.fields or {})
-    ]
+    calls: Any = merge_fields([chunk.fields or {} for chunk in found.chunks])["tool_calls"]
+    assert [call["function"]["name"] for call in calls] == ["get_weather", "now"]
     assert calls[0]["extra_content"] == {"google": {"thought_signature": SIGNATURE}}
+    assert calls[1]["id"] == "fc-7"
     assert found.ending is not None
     assert found.ending.finish_reason is FinishReason.TOOL_CALLS
 

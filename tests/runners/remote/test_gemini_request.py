@@ -45,7 +45,7 @@ def user(content: Any) -> Message:
     return Message("user", content)
 
 
-def call(call_id: str, name: str, arguments: str = "{}", **members: object) -> dict[str, object]:
+def call(call_id: str, name: str, arguments: str = "{}", **members: Any) -> dict[str, object]:
     function = {"name": name, "arguments": arguments}
     return {"id": call_id, "type": "function", "function": function, **members}
 
@@ -200,7 +200,7 @@ def test_a_result_whose_call_was_cut_away_is_known_by_its_name():
 
 
 def test_signatures_of_thoughts_go_back_to_the_part_that_brought_them():
-    def signed(signature: str) -> dict[str, object]:
+    def signed(signature: str) -> dict[str, Any]:
         return {"extra_content": {"google": {"thought_signature": signature}}}
 
     body = body_of(
