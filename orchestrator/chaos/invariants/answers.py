@@ -145,7 +145,7 @@ def i12_root_cause_survives(history: History) -> list[Violation]:
         if told != made:
             text = f"tells {told:g} attempts, there were {made}"
             found.append(Violation("I12", request, text))
-        if code == "circuit_open" and _own_faults(history, request):
+        if code == "circuit_open" and _failed_before(history, request, terminal):
             text = f"tells only that the circuit is open, but it had failed: {cause!r}"
             found.append(Violation("I12", request, text))
         if not cause.strip():
@@ -155,8 +155,17 @@ def i12_root_cause_survives(history: History) -> list[Violation]:
     return found
 
 
-def _own_faults(history: History, request: str) -> list[Event]:
-    return [event for event in history.requests[request] if event.kind is Kind.FAULT_LANDED]
+def _failed_before(history: History, request: str, terminal: Event) -> bool:
+    """Whether one of its own attempts had ended by a fault before the request did."""
+    landed: set[int | None] = set()
+    for event in history.requests[request]:
+        if event is terminal:
+            break
+        if event.kind is Kind.FAULT_LANDED:
+            landed.add(event.epoch)
+        elif event.kind is Kind.ATTEMPT_END and event.epoch in landed:
+            return True
+    return False
 
 
 def _cause_is_told(history: History, request: str, terminal: Event) -> list[Violation]:

@@ -200,7 +200,8 @@ BAD: list[tuple[str, str, str]] = [
     ),
     (
         "I12",
-        STREAMING + "0 fault_landed r1 text=reset~#7\n1 terminal r1 outcome=error"
+        STREAMING + "0 fault_landed r1 #1 text=reset~#7\n0 attempt_end r1 @w1 #1 verdict=failure\n"
+        "1 terminal r1 outcome=error"
         " code=circuit_open scope=upstream cause=reset~#7 attempts=1",
         "tells only that the circuit is open",
     ),

@@ -1,0 +1,173 @@
+"""`python -m orchestrator.chaos.simulation`: seeds, replays and the selftest from the shell.
+
+Exit codes: 0 all held, 1 an invariant was violated or a planted bug survived, 2 the command line is
+wrong, 4 no fault took effect, so nothing was proven, 6 a seed left two traces, 130 interrupted.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from orchestrator.chaos.journal import write_journal
+from orchestrator.chaos.simulation.campaign import (
+    Settings,
+    Tally,
+    findings_of,
+    hunt,
+    run_seeds,
+)
+from orchestrator.chaos.simulation.mutants.catalogue import MUTANTS
+from orchestrator.chaos.simulation.plan import Plan, plan_from_json
+from orchestrator.chaos.simulation.swarm import draw
+from orchestrator.chaos.simulation.trial import run_plan
+
+PASSED, VIOLATED, INCONCLUSIVE, DIVERGED, INTERRUPTED = 0, 1, 4, 6, 130
+PROGRESS_SECONDS = 2.0
+COMMAND = "python -m orchestrator.chaos.simulation"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Does what the command line says and returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.selftest:
+            return _selftest(options)
+        if options.replay is not None or options.plan is not None:
+            return _replay(options)
+        return _campaign(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=COMMAND, description="Run the real system in virtual time, with faults from a seed."
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--seeds", type=_seeds, default=range(200), metavar="A:B", help="seeds A to B - 1"
+    )
+    what.add_argument("--replay", type=int, metavar="SEED", help="run one seed and tell all of it")
+    what.add_argument("--plan", type=_plan, metavar="FILE", help="run a plan, a JSON file")
+    what.add_argument("--selftest", action="store_true", help="run until each planted bug is found")
+    parser.add_argument("--mode", choices=("safety", "liveness"), default="safety")
+    parser.add_argument("--jobs", type=_jobs, default=1, help="processes")
+    parser.add_argument("--limit", type=_jobs, default=200, help="seeds per planted bug")
+    parser.add_argument("--only", default="", metavar="TEXT", help="planted bugs with that text")
+    parser.add_argument(
+        "--check-determinism", action="store_true", help="run every seed twice, compare the traces"
+    )
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="where a replay's journal goes")
+    parser.add_argument("--show-plan", action="store_true", help="print a replay's plan as JSON")
+    return parser
+
+
+def _seeds(text: str) -> range:
+    first, _, last = text.partition(":")
+    seeds = range(int(first), int(last)) if last else range(int(first))
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text} holds no seed")
+    return seeds
+
+
+def _jobs(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return int(text)
+
+
+def _plan(text: str) -> Plan:
+    try:
+        return plan_from_json(Path(text).read_text(encoding="utf-8"))
+    except (OSError, msgspec.DecodeError) as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
+
+
+def _campaign(options: argparse.Namespace) -> int:
+    settings = Settings(mode=options.mode, check_determinism=options.check_determinism)
+    seeds: range = options.seeds
+    tally = run_seeds(seeds, settings, jobs=options.jobs, on_progress=_Progress(len(seeds)))
+    _say(
+        f"{tally.seeds} seeds, {tally.requests} requests, {tally.faults} faults landed,"
+        f" {tally.virtual_seconds:.0f} s simulated in {tally.real_seconds:.1f} s:"
+        f" {tally.rate:.0f} requests/s"
+    )
+    for outcome in tally.failed[:3]:
+        _say(f"seed {outcome.seed} failed, trace {outcome.trace}:")
+        for line in outcome.findings:
+            _say(f"  {line}")
+    if tally.failed:
+        _say(f"{len(tally.failed)} of {tally.seeds} seeds failed; to see the first one:")
+        _say(f"  {COMMAND} --replay {tally.failed[0].seed} --mode {options.mode}")
+    if tally.diverged:
+        _say(f"seeds that left two traces: {', '.join(map(str, tally.diverged[:20]))}")
+        return DIVERGED
+    if tally.failed:
+        return VIOLATED
+    return PASSED if tally.faults else INCONCLUSIVE
+
+
+def _replay(options: argparse.Namespace) -> int:
+    plan: Plan = options.plan if options.plan is not None else draw(options.replay, options.mode)
+    if options.show_plan:
+        _say(plan.as_json())
+    report = run_plan(plan)
+    if options.trace is not None:
+        options.trace.unlink(missing_ok=True)
+        write_journal(options.trace, report.events)
+    _say(
+        f"seed {plan.seed}: {report.requests} requests, {len(report.events)} events,"
+        f" {report.seconds:.2f} s simulated, trace {report.trace}"
+    )
+    for line in findings_of(report):
+        _say(line)
+    concerned = {violation.request for violation in report.violations[:1]}
+    for event in report.events:
+        if event.request is not None and event.request in concerned:
+            _say(f"  {event.t:10.6f} {event.kind:15} {event.worker or '':8} {event.value}")
+    return PASSED if report.passed else VIOLATED
+
+
+def _selftest(options: argparse.Namespace) -> int:
+    survivors = 0
+    began = time.perf_counter()
+    mutants = [mutant for mutant in MUTANTS if options.only in mutant.name]
+    _say(f"{'planted bug':42} {'runs':>4} {'s':>6}  found by")
+    for mutant in mutants:
+        found = hunt(mutant, range(options.limit))
+        told = ", ".join(found.found_by) if found.found_by else "SURVIVED"
+        survivors += not found.found_by
+        _say(f"{mutant.name:42} {found.runs:4} {found.seconds:6.1f}  {told}")
+    seconds = time.perf_counter() - began
+    _say(f"{len(mutants) - survivors} of {len(mutants)} found in {seconds:.1f} s")
+    return VIOLATED if survivors or not mutants else PASSED
+
+
+class _Progress:
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+        self._told_at = 0.0
+        self._failed = 0
+
+    def __call__(self, tally: Tally) -> None:
+        news = len(tally.failed) > self._failed
+        if not news and tally.real_seconds < self._told_at + PROGRESS_SECONDS:
+            return
+        self._told_at, self._failed = tally.real_seconds, len(tally.failed)
+        first = f", the first is {tally.failed[0].seed}" if tally.failed else ""
+        sys.stderr.write(
+            f"{tally.seeds} of {self._seeds} seeds, {tally.rate:.0f} requests/s,"
+            f" {len(tally.failed)} failed{first}\n"
+        )
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

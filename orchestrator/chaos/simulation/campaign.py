@@ -1,0 +1,170 @@
+"""Many seeds, one after the other or on several cores, and what came of them in a few lines."""
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.chaos.journal import Kind
+from orchestrator.chaos.simulation.mutants.planting import Mutant, planted
+from orchestrator.chaos.simulation.plan import Mode
+from orchestrator.chaos.simulation.swarm import draw
+from orchestrator.chaos.simulation.trial import Report, run_plan
+
+SHOWN_VIOLATIONS = 5
+CHUNK = 8
+"""Seeds that a process takes at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a campaign keeps of one seed."""
+
+    seed: int
+    requests: int
+    faults: int
+    """Faults that took effect."""
+    seconds: float
+    """Virtual."""
+    trace: str
+    findings: Sequence[str]
+    """What didn't hold, a line each; empty if the seed passed."""
+    deterministic: bool = True
+    """False if a second run left another trace."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over the seeds of a campaign."""
+
+    seeds: int = 0
+    requests: int = 0
+    faults: int = 0
+    virtual_seconds: float = 0.0
+    real_seconds: float = 0.0
+    failed: list[Outcome] = field(default_factory=list[Outcome])
+    diverged: list[int] = field(default_factory=list[int])
+    """Seeds whose second run left another trace."""
+
+    def add(self, outcome: Outcome) -> None:
+        """Counts a seed."""
+        self.seeds += 1
+        self.requests += outcome.requests
+        self.faults += outcome.faults
+        self.virtual_seconds += outcome.seconds
+        if outcome.findings:
+            self.failed.append(outcome)
+        if not outcome.deterministic:
+            self.diverged.append(outcome.seed)
+
+    @property
+    def rate(self) -> float:
+        """Simulated requests per real second."""
+        return self.requests / self.real_seconds if self.real_seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a campaign runs its seeds."""
+
+    mode: Mode = "safety"
+    check_determinism: bool = False
+    """Whether every seed runs twice and must leave the same trace."""
+
+
+def findings_of(report: Report) -> list[str]:
+    """What didn't hold in a run, a line each, the most telling first."""
+    lines: list[str] = []
+    if report.failure is not None:
+        lines.append(f"{type(report.failure).__name__}: {report.failure}")
+        if report.failure.__cause__ is not None:
+            lines.append(f"  because of {report.failure.__cause__!r}")
+    lines += [
+        f"{violation.id} {violation.request or '-'}: {violation.text}"
+        for violation in report.violations[:SHOWN_VIOLATIONS]
+    ]
+    more = len(report.violations) - SHOWN_VIOLATIONS
+    return [*lines, f"... and {more} more"] if more > 0 else lines
+
+
+def run_seed(seed: int, settings: Settings) -> Outcome:
+    """Runs a seed, twice if its determinism is to be checked."""
+    plan = draw(seed, settings.mode)
+    report = run_plan(plan)
+    again = run_plan(plan) if settings.check_determinism else report
+    return Outcome(
+        seed=seed,
+        requests=report.requests,
+        faults=sum(event.kind is Kind.FAULT_LANDED for event in report.events),
+        seconds=report.seconds,
+        trace=report.trace,
+        findings=findings_of(report),
+        deterministic=again.trace == report.trace,
+    )
+
+
+def run_seeds(
+    seeds: Sequence[int],
+    settings: Settings,
+    *,
+    jobs: int = 1,
+    on_progress: Callable[[Tally], None] = lambda _: None,
+) -> Tally:
+    """Runs all seeds and sums up.
+
+    Args:
+        seeds: Which.
+        settings: How.
+        jobs: Processes; each has its own loop and its own world.
+        on_progress: Told after every seed.
+    """
+    tally = Tally()
+    began = time.perf_counter()
+    for outcome in _outcomes(seeds, settings, jobs):
+        tally.add(outcome)
+        tally.real_seconds = time.perf_counter() - began
+        on_progress(tally)
+    return tally
+
+
+def _outcomes(seeds: Sequence[int], settings: Settings, jobs: int) -> Iterator[Outcome]:
+    tasks = [(seed, settings) for seed in seeds]
+    if jobs == 1:
+        yield from map(_run_task, tasks)
+        return
+    # spawn: a fork would take the parent's loops and registries with it
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap(_run_task, tasks, chunksize=CHUNK)
+
+
+def _run_task(task: tuple[int, Settings]) -> Outcome:
+    return run_seed(*task)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hunt:
+    """How a planted bug was found, or that it wasn't."""
+
+    mutant: Mutant
+    runs: int
+    seconds: float
+    """Real."""
+    found_by: Sequence[str]
+    """Ids of the checks, or the class of what stopped the run; empty if it survived."""
+
+
+def hunt(mutant: Mutant, seeds: Iterable[int]) -> Hunt:
+    """Runs seeds with a planted bug until one shows it."""
+    began = time.perf_counter()
+    runs = 0
+    with planted(mutant):
+        for seed in seeds:
+            runs += 1
+            report = run_plan(draw(seed))
+            if not report.passed:
+                found = {violation.id for violation in report.violations}
+                if report.failure is not None:
+                    found = {type(report.failure).__name__, *found}
+                seconds = time.perf_counter() - began
+                return Hunt(mutant=mutant, runs=runs, seconds=seconds, found_by=sorted(found))
+    return Hunt(mutant=mutant, runs=runs, seconds=time.perf_counter() - began, found_by=())
