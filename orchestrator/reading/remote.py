@@ -41,8 +41,7 @@ class Remote(Section):
     model: NonEmpty
     """The model's name at the provider."""
     api_key: Secret | None = None
-    """The key: {env: NAME} or {file: PATH}. Left out with base_url, it is the kind's own variable
-    (OPENAI_API_KEY and the like), if that is set."""
+    """{env: NAME} or {file: PATH}; without base_url also the kind's own (OPENAI_API_KEY)."""
     headers: Annotated[
         Mapping[HeaderName, Secret],
         AfterValidator(_not_own),

@@ -1,11 +1,13 @@
+from typing import Any
+
 import pytest
 
 from orchestrator.errors import ConfigError, InvalidRequestError, UpstreamAuthenticationError
 from orchestrator.request import Message, SamplingParams
 from orchestrator.runners.remote.openai import factory
-from orchestrator.runners.remote.openai_request import OpenAISettings, endpoint
+from orchestrator.runners.remote.openai_request import OpenAISettings, endpoint, payload
 from tests.fakes.sse_server import SseServer, answer, delta
-from tests.runners.remote.asking import asking
+from tests.runners.remote.asking import a_request, asking
 
 pytestmark = pytest.mark.live
 
@@ -131,3 +133,122 @@ async def test_a_key_that_no_header_can_carry_is_never_shown(key: str):
 def test_a_header_that_cannot_be_sent_is_a_fault_of_the_config():
     with pytest.raises(ConfigError, match="x-team"):
         factory(OpenAISettings(base_url="http://a.test", model="m", headers={"x-team": "a\nb"}))
+
+
+@pytest.mark.parametrize(
+    ("base_url", "version", "asked"),
+    [
+        ("https://r.openai.azure.com", "2024-10-21",
+         "https://r.openai.azure.com/openai/deployments/m/chat/completions?api-version=2024-10-21"),
+        ("https://r.openai.azure.com/openai/", "2024-10-21",
+         "https://r.openai.azure.com/openai/deployments/m/chat/completions?api-version=2024-10-21"),
+        ("https://r.openai.azure.com", None,
+         "https://r.openai.azure.com/openai/v1/chat/completions"),
+    ],
+)  # fmt: skip
+def test_azure_is_asked_at_the_address_of_the_deployment(
+    base_url: str, version: str | None, asked: str
+):
+    settings = OpenAISettings(base_url=base_url, model="m", azure=True, api_version=version)
+
+    assert str(endpoint(settings)) == asked
+
+
+async def test_azure_gets_its_key_in_a_header_of_its_own():
+    async with (
+        SseServer(answer(*HELLO, DONE)) as server,
+        asking(
+            server.url.removesuffix("/v1"), azure=True, api_version="v", api_key=lambda: "k-1"
+        ) as asker,
+    ):
+        assert (await asker.ask()).text == "Hello"
+
+        asked = server.requests[0]
+        assert asked.line == "POST /openai/deployments/m/chat/completions?api-version=v HTTP/1.1"
+        assert asked.headers["api-key"] == "k-1"
+        assert "authorization" not in asked.headers
+
+
+def body_of(settings: dict[str, Any], **request: Any) -> dict[str, object]:
+    given: dict[str, Any] = {"base_url": "http://x.test", "model": "m", "provider": "acme"}
+    return payload(OpenAISettings(**given | settings), a_request(**request))
+
+
+@pytest.mark.parametrize(
+    ("model", "field", "name"),
+    [
+        ("gpt-4o", "auto", "max_tokens"),
+        ("gpt-5-mini", "auto", "max_completion_tokens"),
+        ("openai/o3", "auto", "max_completion_tokens"),
+        ("o1-mini", "auto", "max_completion_tokens"),
+        ("ft:gpt-5:acme", "auto", "max_completion_tokens"),
+        ("foo1-large", "auto", "max_tokens"),
+        ("my-azure-o3", "max_completion_tokens", "max_completion_tokens"),
+        ("o3", "max_tokens", "max_tokens"),
+    ],
+)
+def test_the_limit_of_an_answer_has_the_name_that_the_model_knows(
+    model: str, field: str, name: str
+):
+    body = body_of(
+        {"model": model, "max_tokens_field": field}, sampling=SamplingParams(max_tokens=7)
+    )
+
+    assert {key: value for key, value in body.items() if "max" in key} == {name: 7}
+
+
+def test_everything_of_a_chat_completion_and_beyond_goes_through_untouched():
+    extra = {
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "parallel_tool_calls": False,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}},
+        "logprobs": True,
+        "top_logprobs": 2,
+        "reasoning_effort": "low",
+        "metadata": {"a": "b"},
+        "user": "u",
+        "vendor": {"deep": [1, None]},
+    }
+    image = {"type": "image_url", "image_url": {"url": "http://a.test/i.png", "detail": "low"}}
+    sampling = SamplingParams(seed=0, presence_penalty=0.5, frequency_penalty=-0.5, top_p=0.5)
+
+    body = body_of(
+        {}, extra=extra, sampling=sampling, messages=[Message("user", [image], {"name": "n"})]
+    )
+
+    assert body.items() >= extra.items()
+    assert body["messages"] == [{"role": "user", "content": [image], "name": "n"}]
+    assert (body["seed"], body["presence_penalty"], body["frequency_penalty"]) == (0, 0.5, -0.5)
+
+
+MISTRAL: dict[str, Any] = {
+    "renamed": {"seed": "random_seed"}, "unsupported": ("logprobs",), "stream_options": False,
+}  # fmt: skip
+
+
+def test_a_provider_with_its_own_names_is_asked_by_them():
+    body = body_of(
+        MISTRAL,
+        sampling=SamplingParams(seed=3),
+        extra={"stream_options": {"include_usage": True}, "logprobs": None},
+    )
+
+    assert body["random_seed"] == 3
+    assert body.keys().isdisjoint({"seed", "stream_options", "logprobs"})
+
+
+@pytest.mark.parametrize(("extra", "param"), [({"n": 2}, "n"), ({"logprobs": True}, "logprobs")])
+async def test_what_a_provider_can_not_do_is_refused_before_or_dropped(
+    extra: dict[str, object], param: str
+):
+    async with (
+        asking("http://127.0.0.1:1/v1", **MISTRAL) as asker,
+        asking("http://127.0.0.1:1/v1", drop_params=True, **MISTRAL) as dropping,
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            asker.factory.inspect(a_request(extra=extra))
+        assert dropping.factory.inspect(a_request(extra=extra)) is None
+
+    assert caught.value.param == param
+    assert param not in body_of({"drop_params": True, **MISTRAL}, extra=extra)
