@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import describe
@@ -158,14 +159,18 @@ def serve(link: Link) -> None:
             link.send(Step(events))
 
 
-def main() -> None:
-    """Runs the host until its parent lets go of it."""
+def main(link: Callable[[int], Link] = Link) -> None:
+    """Runs the host until its parent lets go of it.
+
+    Args:
+        link: Makes the link from the socket's descriptor.
+    """
     faulthandler.enable()
     # ^C in a terminal is for the gateway, which ends its hosts in its own order
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     guard_against_orphanage(parent)
-    serve(Link(descriptor))
+    serve(link(descriptor))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ TERMINATED_SECONDS = 1.0
 KILLED_SECONDS = 5.0
 ENDING_SECONDS = 1.0
 """A host whose socket has ended gets this long to end by itself."""
-REAP_INTERVAL = 0.005
+REAP_INTERVAL = 0.001
 TICK_SECONDS = 1.0
 RECEIVE_BYTES = 1 << 18
 

@@ -1,0 +1,1 @@
+"""Real processes broken on purpose, under load, again and again; see `make torture`."""
