@@ -78,13 +78,14 @@ class OllamaDecoder(Answer):
         self.events += 1
         try:
             line = _lines.decode(event.data)
+            calls = [_arguments(call) for call in (line.message and line.message.tool_calls) or ()]
         except NOT_JSON as error:
             unreadable = self.no_answer("line of an answer", event.data, error)
             raise unreadable from error
         if line.error is not None:
             failure = self.failure(event.data)
             raise failure
-        chunk = self._take(line.message, line.logprobs)
+        chunk = self._take(line.message, calls, line.logprobs)
         if line.done:
             self._finish(line)
         return chunk
@@ -109,14 +110,16 @@ class OllamaDecoder(Answer):
         """
         return self.take(ServerSentEvent(body))
 
-    def _take(self, message: _Message | None, logprobs: list[object] | None) -> TokenChunk | None:
+    def _take(
+        self, message: _Message | None, arguments: list[str], logprobs: list[object] | None
+    ) -> TokenChunk | None:
         if message is None:
             return None
         fields: dict[str, object] = {}
         if message.thinking:
             fields["reasoning_content"] = message.thinking
         if message.tool_calls:
-            fields["tool_calls"] = [self._called(call) for call in message.tool_calls]
+            fields["tool_calls"] = list(map(self._called, message.tool_calls, arguments))
         text = message.content or ""
         if not text and not fields:
             return None
@@ -127,17 +130,17 @@ class OllamaDecoder(Answer):
         self.tokens += tokens
         return TokenChunk(text, tokens, fields or None)
 
-    def _called(self, call: _Call) -> dict[str, object]:
-        number, arguments = self._calls, bytes(call.function.arguments)
+    def _called(self, call: _Call, arguments: str) -> dict[str, object]:
+        number = self._calls
         self._calls += 1
         # made of what is called: two turns of a conversation seldom have the same, and no chance
         # is needed, so that a simulation replays
-        made = hashlib.sha256(f"{number} {call.function.name} ".encode() + arguments)
+        made = hashlib.sha256(f"{number} {call.function.name} {arguments}".encode())
         return {
             "index": number,
             "id": call.id or f"call_{made.hexdigest()[:16]}",
             "type": "function",
-            "function": {"name": call.function.name, "arguments": arguments.decode()},
+            "function": {"name": call.function.name, "arguments": arguments},
         }
 
     def _finish(self, line: _Line) -> None:
@@ -152,6 +155,15 @@ class OllamaDecoder(Answer):
                 completion_tokens=line.eval_count or 0,
             )
         )
+
+
+def _arguments(call: _Call) -> str:
+    """The arguments' JSON as it came, for its numbers and their order are nobody's to change."""
+    arguments = bytes(call.function.arguments).decode()  # nobody has looked at its UTF-8 yet
+    if arguments == "null":
+        return "{}"
+    # some servers in Ollama's place send the text of an object, as OpenAI does
+    return msgspec.json.decode(arguments, type=str) if arguments[:1] == '"' else arguments
 
 
 def factory(

@@ -101,7 +101,8 @@ async def by_client(server: SseServer) -> list[ollama.ChatResponse]:
         stream: Any = await client.chat(model="m", messages=[], stream=True)
         return [part async for part in stream]
     finally:
-        await client._client.aclose()
+        session: Any = client
+        await session._client.aclose()  # it has no public way to close
 
 
 @pytest.mark.parametrize("lines", [TEXT, TOOLS, LENGTH], ids=["text", "tools", "length"])
@@ -163,6 +164,31 @@ def test_a_call_keeps_its_id_or_gets_one_of_its_own():
     assert calls[0]["id"] == "call_9"
     assert len({each["id"] for each in calls}) == 3
     assert decoder.end() == Finished(FinishReason.TOOL_CALLS, COUNTED)
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b'{"a": 1.0,  "b":2}', '{"a": 1.0,  "b":2}'),
+        (b'"{\\"a\\": 1}"', '{"a": 1}'),
+        (b"null", "{}"),
+    ],
+)
+def test_arguments_are_handed_on_as_they_were_written(sent: bytes, told: str):
+    data = b'{"message": {"tool_calls": [{"function": {"name": "f", "arguments": ' + sent + b"}}]}}"
+
+    chunk: Any = OllamaDecoder("acme").take(ServerSentEvent(data))
+
+    assert chunk.fields["tool_calls"][0]["function"]["arguments"] == told
+
+
+def test_arguments_that_are_no_text_are_a_typed_error():
+    # found by the fuzzer: nobody looks at the UTF-8 of what is passed on raw
+    call = b'{"function": {"name": "f", "arguments": {"a": "\xc3p"}}}'
+    event = ServerSentEvent(b'{"message": {"tool_calls": [' + call + b"]}}")
+
+    with pytest.raises(UpstreamProtocolError, match="no line of an answer"):
+        OllamaDecoder("acme").take(event)
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_the_limit_of_an_answer_has_the_name_that_the_model_knows(
 
 
 def test_everything_of_a_chat_completion_and_beyond_goes_through_untouched():
-    extra = {
+    extra: dict[str, Any] = {
         "tools": [{"type": "function", "function": {"name": "f"}}],
         "tool_choice": {"type": "function", "function": {"name": "f"}},
         "parallel_tool_calls": False,

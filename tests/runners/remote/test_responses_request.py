@@ -11,7 +11,7 @@ from orchestrator.runners.remote.responses_request import payload
 from tests.fakes.sse_server import SseServer, answer, event
 from tests.runners.remote.asking import a_request, asking
 
-NOTHING = {"type": "object", "properties": {}}
+NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 def settings(**others: Any) -> OpenAISettings:
@@ -80,40 +80,43 @@ def test_a_conversation_becomes_items_in_the_same_order():
     ]  # fmt: skip
 
 
-FUNCTION = {"type": "function", "function": {"name": "f", "description": "d", "strict": True}}
-SCHEMA = {"name": "s", "schema": {"type": "object"}, "strict": True}
+FUNCTION: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "f", "description": "d", "strict": True},
+}
+SCHEMA: dict[str, Any] = {"name": "s", "schema": {"type": "object"}, "strict": True}
 
 
-@pytest.mark.parametrize(
-    ("given", "sent"),
-    [
-        ({"tools": [FUNCTION, {"type": "web_search"}]},
-         {"tools": [{"type": "function", "name": "f", "description": "d", "parameters": NOTHING,
-                     "strict": True}, {"type": "web_search"}]}),
-        ({"tools": [{"type": "function", "function": {"name": "g", "parameters": {"a": 1}}}]},
-         {"tools": [{"type": "function", "name": "g", "parameters": {"a": 1}, "strict": False}]}),
-        ({"tool_choice": "required"}, {"tool_choice": "required"}),
-        ({"tool_choice": {"type": "function", "function": {"name": "f"}}},
-         {"tool_choice": {"type": "function", "name": "f"}}),
-        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {
-            "mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}}},
-         {"tool_choice": {"type": "allowed_tools", "mode": "auto",
-                          "tools": [{"type": "function", "name": "f"}]}}),
-        ({"response_format": {"type": "json_object"}},
-         {"text": {"format": {"type": "json_object"}}}),
-        ({"response_format": {"type": "json_schema", "json_schema": SCHEMA}, "verbosity": "low"},
-         {"text": {"format": {"type": "json_schema", **SCHEMA}, "verbosity": "low"}}),
-        ({"reasoning_effort": "low", "reasoning": {"summary": "auto"}},
-         {"reasoning": {"effort": "low", "summary": "auto"}}),
-        ({"logprobs": True, "top_logprobs": 3, "include": ["x"]},
-         {"top_logprobs": 3, "include": ["x", "message.output_text.logprobs"]}),
-        ({"logprobs": False, "n": 1, "stream_options": {"include_usage": True}}, {}),
-        ({"stream_options": {"include_obfuscation": False}},
-         {"stream_options": {"include_obfuscation": False}}),
-        ({"metadata": {"a": "b"}, "user": "u", "store": True, "vendor": [1]},
-         {"metadata": {"a": "b"}, "user": "u", "store": True, "vendor": [1]}),
-    ],
-)  # fmt: skip
+FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"tools": [FUNCTION, {"type": "web_search"}]},
+     {"tools": [{"type": "function", "name": "f", "description": "d", "parameters": NOTHING,
+                 "strict": True}, {"type": "web_search"}]}),
+    ({"tools": [{"type": "function", "function": {"name": "g", "parameters": {"a": 1}}}]},
+     {"tools": [{"type": "function", "name": "g", "parameters": {"a": 1}, "strict": False}]}),
+    ({"tool_choice": "required"}, {"tool_choice": "required"}),
+    ({"tool_choice": {"type": "function", "function": {"name": "f"}}},
+     {"tool_choice": {"type": "function", "name": "f"}}),
+    ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {
+        "mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}}},
+     {"tool_choice": {"type": "allowed_tools", "mode": "auto",
+                      "tools": [{"type": "function", "name": "f"}]}}),
+    ({"response_format": {"type": "json_object"}},
+     {"text": {"format": {"type": "json_object"}}}),
+    ({"response_format": {"type": "json_schema", "json_schema": SCHEMA}, "verbosity": "low"},
+     {"text": {"format": {"type": "json_schema", **SCHEMA}, "verbosity": "low"}}),
+    ({"reasoning_effort": "low", "reasoning": {"summary": "auto"}},
+     {"reasoning": {"effort": "low", "summary": "auto"}}),
+    ({"logprobs": True, "top_logprobs": 3, "include": ["x"]},
+     {"top_logprobs": 3, "include": ["x", "message.output_text.logprobs"]}),
+    ({"logprobs": False, "n": 1, "stream_options": {"include_usage": True}}, {}),
+    ({"stream_options": {"include_obfuscation": False}},
+     {"stream_options": {"include_obfuscation": False}}),
+    ({"metadata": {"a": "b"}, "user": "u", "store": True, "vendor": [1]},
+     {"metadata": {"a": "b"}, "user": "u", "store": True, "vendor": [1]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "sent"), FIELDS)
 def test_fields_of_a_chat_completion_become_those_of_a_response(
     given: dict[str, Any], sent: dict[str, Any]
 ):
