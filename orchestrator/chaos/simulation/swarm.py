@@ -22,7 +22,6 @@ from orchestrator.points import Point
 
 GRID = 0.01
 """Seconds; half of the seeds run on it, shuffled."""
-OK_WEIGHT = 60.0
 ATTEMPTS_DRAWN = 6
 POINTS = (
     Point.SUBMIT_CHECKED,
@@ -54,7 +53,7 @@ def draw(seed: int, mode: Mode = "safety") -> Plan:
     """
     chance = random.Random(seed)
     count = chance.choice((60, 120, 200))
-    shapes = [_shape(chance, name, mode) for name in ("a", "b")[: chance.choice((1, 1, 2))]]
+    shapes = [_shape(chance, name, mode) for name in ("a", "b")[: chance.choice((1, 2))]]
     names = [shape.name for shape in shapes]
     routes = {"both": tuple(names)} if len(names) > 1 else {}
     on_grid = seed % 2 == 0
@@ -71,7 +70,7 @@ def draw(seed: int, mode: Mode = "safety") -> Plan:
 
 
 def _shape(chance: random.Random, name: str, mode: Mode) -> Shape:
-    local = _falls(chance, 0.4)
+    local = _falls(chance, 0.5)
     small_budget = mode == "safety" and _falls(chance, 0.3)
     bad_starts = _falls(chance, 0.2)
     return Shape(
@@ -128,11 +127,11 @@ def _callers(
 
 
 def _weights(chance: random.Random) -> dict[Trouble, float]:
-    """Each kind is off for the whole run with an even chance, or has a weight."""
-    weights = {Trouble.NONE: OK_WEIGHT}
+    """Most kinds are off for the whole run; those that are on have a weight."""
+    weights = {Trouble.NONE: chance.choice((60.0, 150.0, 400.0))}
     for trouble in Trouble:
         weight = chance.choice((2.0, 5.0, 15.0, 40.0))
-        if trouble is not Trouble.NONE and _falls(chance, 0.5):
+        if trouble is not Trouble.NONE and _falls(chance, 0.4):
             weights[trouble] = weight
     return weights
 
@@ -151,7 +150,7 @@ def _seconds(chance: random.Random, trouble: Trouble) -> float:
         case Trouble.SLOW:
             return chance.choice((0.1, 0.4, 0.8))
         case Trouble.ZOMBIE:
-            return chance.choice((0.05, 0.3, 2.0))
+            return chance.choice((0.05, 0.3, 1.0, 2.0))
         case _:
             return 0.0
 
@@ -160,6 +159,15 @@ def _injections(chance: random.Random, names: Sequence[str], mode: Mode) -> tupl
     found: list[Injection] = []
     if _falls(chance, 0.25):
         found.append(Injection(do=Action.POISON, deployment=chance.choice(names), at=POISON_TIME))
+    # on the grid such a death meets whatever else happens at that instant
+    found.extend(
+        Injection(
+            do=Action.KILL_HOST,
+            deployment=chance.choice(names),
+            at=chance.randint(0, round(POISON_TIME / GRID)) * GRID,
+        )
+        for _ in range(chance.choice((0, 0, 4, 12)))
+    )
     counts = {
         Action.POISON: chance.choice((0, 1)),
         Action.STRETCH: chance.choice((0, 0, 2, 5)),

@@ -33,7 +33,7 @@ from orchestrator.request import PriorityRequest
 from orchestrator.runners.lease import StepLimits
 from orchestrator.wiring import BreakerSettings, DeploymentPlan, RunningDeployment, System
 
-SAMPLE_SECONDS = 0.1
+SAMPLE_SECONDS = 0.25
 REST_SECONDS = 60.0
 REST_STEP = 0.5
 PAUSE_SECONDS = 3.5
