@@ -160,6 +160,11 @@ class SseServer:
         scheme = "https" if self._tls else "http"
         return f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
 
+    @property
+    def open_connections(self) -> int:
+        """Connections that are open now, idle ones included."""
+        return len(self._tasks)
+
     async def arrived(self, count: int = 1) -> None:
         """Waits until that many requests have come."""
         while len(self.requests) < count:

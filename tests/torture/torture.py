@@ -21,7 +21,7 @@ from tests.torture.report import table, write
 from tests.torture.round import Outcome, play
 from tests.torture.target import NUMBERS
 
-LIMITS = StepLimits(first_token=6.0, inter_token=2.0)
+LIMITS = StepLimits(first_token=8.0, inter_token=4.0)
 """Long enough for a step of eight answers on two cores that others use too."""
 
 
