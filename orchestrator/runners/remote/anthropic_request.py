@@ -7,7 +7,7 @@
 * `response_format` with a schema is `output_config.format`; JSON without a schema is refused, for
   the API has no such mode. `reasoning_effort` is `output_config.effort`. `thinking`, `top_k`,
   `cache_control` and whatever else is the API's own goes through untouched.
-* A participant's `name` has no place there and is left out.
+* A participant's `name` and the `detail` of an image have no place there and are left out.
 """
 
 from collections.abc import Sequence
@@ -154,10 +154,12 @@ def _choice(choice: Choice | None, fields: Fields) -> dict[str, object]:
 def _output_config(fields: Fields) -> dict[str, object]:
     config = dict(object_in(fields.take("output_config")))
     effort = fields.take("reasoning_effort")
-    if effort in EFFORTS:
+    if effort == "none":
+        fields.rest.setdefault("thinking", {"type": "disabled"})
+    elif effort in EFFORTS:
         config.setdefault("effort", effort)
     elif effort is not None:
-        fields.refuse("reasoning_effort", f"takes a reasoning_effort of {', '.join(EFFORTS)}")
+        fields.refuse("reasoning_effort", f"takes a reasoning_effort of none, {', '.join(EFFORTS)}")
     wanted = format_in(fields)
     if wanted is not None and wanted.schema is not None:
         config.setdefault("format", {"type": "json_schema", "schema": wanted.schema})

@@ -6,7 +6,7 @@
   An id that was made here, because the API gave none, isn't sent.
 * A thought's signature comes back in `extra_content.google.thought_signature` of the call or the
   message that brought it, where Google's own translation has it as well.
-* A participant's `name` has no place there and is left out.
+* A participant's `name` and the `detail` of an image have no place there and are left out.
 """
 
 import mimetypes

@@ -31,6 +31,8 @@ THINKS_IN_LEVELS = re.compile(r"gemini-(?:[3-9]|[1-9]\d)")
 LEVELS = ("minimal", "low", "medium", "high", "xhigh")
 BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
 """Google's own translation of `reasoning_effort`, in tokens."""
+MAX_STOPS = 5
+MAX_SEED = 2**31 - 1
 MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 
@@ -89,7 +91,7 @@ def payload(settings: GeminiSettings, request: PriorityRequest) -> dict[str, obj
         body["systemInstruction"] = {"parts": system}
     body.update(_tools(fields))
     generation = {
-        **_sampling(request.sampling),
+        **_sampling(request.sampling, fields),
         **_format(fields),
         **_thinking(settings, fields),
         **_logprobs(fields),
@@ -101,13 +103,20 @@ def payload(settings: GeminiSettings, request: PriorityRequest) -> dict[str, obj
     return {**fields.rest, **body}
 
 
-def _sampling(sampling: SamplingParams) -> dict[str, object]:
+def _sampling(sampling: SamplingParams, fields: Fields) -> dict[str, object]:
+    stops, seed = sampling.stop, sampling.seed
+    if len(stops) > MAX_STOPS:
+        fields.refuse("stop", f"takes at most {MAX_STOPS} stop texts")
+        stops = stops[:MAX_STOPS]
+    if seed is not None and seed > MAX_SEED:
+        fields.refuse("seed", f"takes a seed up to {MAX_SEED}")
+        seed = None
     chosen: dict[str, object] = {
         "temperature": sampling.temperature,
         "topP": sampling.top_p,
         "maxOutputTokens": sampling.max_tokens,
-        "stopSequences": sampling.stop or None,
-        "seed": sampling.seed,
+        "stopSequences": stops or None,
+        "seed": seed,
         "presencePenalty": sampling.presence_penalty,
         "frequencyPenalty": sampling.frequency_penalty,
     }
@@ -129,7 +138,7 @@ def _thinking(settings: GeminiSettings, fields: Fields) -> dict[str, object]:
         return {"thinkingConfig": own} if own else {}
     in_levels = THINKS_IN_LEVELS.search(settings.model) is not None
     if in_levels and effort in LEVELS:
-        return {"thinkingConfig": {"thinkingLevel": effort}}
+        return {"thinkingConfig": {"thinkingLevel": cast("str", effort).upper()}}
     if not in_levels and effort in BUDGETS:
         return {"thinkingConfig": {"thinkingBudget": BUDGETS[cast("str", effort)]}}
     efforts = ", ".join(LEVELS if in_levels else BUDGETS)

@@ -132,7 +132,8 @@ def parts_of(message: Message) -> list[Object]:
     """The content as a list of parts; a text that is empty is none."""
     if isinstance(message.content, str):
         return [{"type": "text", "text": message.content}] if message.content else []
-    return [part for part in message.content or () if part.get("text", True) != ""]
+    parts = message.content or ()
+    return [part for part in parts if "" not in (part.get("text"), part.get("refusal"))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,6 +273,13 @@ def test_json_by_a_schema_and_effort_are_part_of_the_output_config():
     assert "output_config" not in body_of(extra={"response_format": {"type": "text"}})
 
 
+def test_no_effort_at_all_is_no_thinking_unless_the_caller_says_how():
+    own = {"type": "adaptive"}
+
+    assert body_of(extra={"reasoning_effort": "none"})["thinking"] == {"type": "disabled"}
+    assert body_of(extra={"reasoning_effort": "none", "thinking": own})["thinking"] == own
+
+
 @pytest.mark.parametrize(
     ("extra", "metadata"),
     [

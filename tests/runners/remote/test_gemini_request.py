@@ -343,9 +343,9 @@ def test_json_is_asked_for_with_or_without_a_schema(
         ("gemini-2.5-flash", "none", {"thinkingBudget": 0}),
         ("gemini-2.5-flash", "low", {"thinkingBudget": 1024}),
         ("gemini-2.5-pro", "high", {"thinkingBudget": 24576}),
-        ("gemini-3-pro-preview", "low", {"thinkingLevel": "low"}),
-        ("models/gemini-3.1-flash", "xhigh", {"thinkingLevel": "xhigh"}),
-        ("gemini-10-pro", "high", {"thinkingLevel": "high"}),
+        ("gemini-3-pro-preview", "low", {"thinkingLevel": "LOW"}),
+        ("models/gemini-3.1-flash", "xhigh", {"thinkingLevel": "XHIGH"}),
+        ("gemini-10-pro", "high", {"thinkingLevel": "HIGH"}),
     ],
 )
 def test_effort_is_a_budget_or_a_level_by_the_age_of_the_model(
@@ -412,6 +412,23 @@ def test_what_the_api_cannot_do_is_refused_by_name_or_dropped_where_told_so(
     assert caught.value.param == param
 
     assert param not in body_of(drop=True, extra=extra)
+
+
+@pytest.mark.parametrize(
+    ("asked", "param", "left"),
+    [
+        (SamplingParams(stop=tuple("abcdef")), "stop", {"stopSequences": list("abcde")}),
+        (SamplingParams(seed=2**31), "seed", None),
+    ],
+)
+def test_a_setting_beyond_the_apis_limits_is_refused_or_cut_where_told_so(
+    asked: SamplingParams, param: str, left: object
+):
+    with pytest.raises(InvalidRequestError, match="gemini") as caught:
+        body_of(sampling=asked)
+    assert caught.value.param == param
+
+    assert body_of(drop=True, sampling=asked).get("generationConfig") == left
 
 
 @pytest.mark.parametrize(
