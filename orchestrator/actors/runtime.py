@@ -128,7 +128,8 @@ class LoopActor(pykka.Actor):
     def __init__(self, *, on_death: OnDeath | None = None) -> None:
         super().__init__()
         self._on_death = on_death
-        self._children: set[asyncio.Task[Any]] = set()
+        # a dict for its order: a set's is that of addresses, which no seed replays
+        self._children: dict[asyncio.Task[Any], None] = {}
 
     @staticmethod
     def _create_actor_inbox() -> "LoopInbox":
@@ -160,10 +161,10 @@ class LoopActor(pykka.Actor):
             done: Called with the result, or with whatever was raised (a cancel included).
         """
         task = asyncio.get_running_loop().create_task(_contain(work))
-        self._children.add(task)
+        self._children[task] = None
 
         def over(task: asyncio.Task[T | BaseException]) -> None:
-            self._children.discard(task)
+            self._children.pop(task, None)
             if task.cancelled():
                 work.close()  # canceled before its first step, it would be "never awaited"
                 _quietly(done, asyncio.CancelledError())
