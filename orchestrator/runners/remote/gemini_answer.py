@@ -29,14 +29,16 @@ from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import NOT_JSON, Refusals, shorten
 from orchestrator.runners.remote.answer import Answer, joined
 from orchestrator.runners.remote.gemini_wire import (
+    NOTHING,
     Blob,
     Candidate,
-    Counts,
     Feedback,
     FunctionCall,
     Logprob,
     Logprobs,
+    Part,
     Response,
+    counts,
     response_lists,
     responses,
 )
@@ -177,7 +179,7 @@ class GeminiDecoder(Answer):
         if response.error is not None:
             failure = self.failure(data)
             raise failure
-        if response.usage is not None:
+        if response.usage is not NOTHING:
             self._count(response.usage)
         chunk = None
         for candidate in response.candidates or ():
@@ -191,11 +193,16 @@ class GeminiDecoder(Answer):
         return chunk
 
     def _take_candidate(self, candidate: Candidate) -> TokenChunk | None:
+        parts = (candidate.content and candidate.content.parts) or []
+        if len(parts) == 1 and candidate.finish_reason is None and candidate.logprobs is None:
+            part = parts[0]  # nearly every event is one of these
+            if part.text and part == Part(text=part.text):
+                return self._chunk(part.text, None)
         texts: list[str] = []
         thoughts: list[str] = []
         calls: list[object] = []
         images: list[object] = []
-        for part in (candidate.content and candidate.content.parts) or ():
+        for part in parts:
             if part.call is not None:
                 calls.append(self._call(part.call, part.signature))
                 continue
@@ -226,8 +233,8 @@ class GeminiDecoder(Answer):
         self._calls += 1
         return told if signature is None else {**told, **_signed(signature)}
 
-    def _chunk(self, text: str, fields: Mapping[str, object]) -> TokenChunk | None:
-        told = {name: value for name, value in fields.items() if value}
+    def _chunk(self, text: str, fields: Mapping[str, object] | None) -> TokenChunk | None:
+        told = {name: value for name, value in fields.items() if value} if fields else None
         if not text and not told:
             return None
         # a chunk has many tokens here, and the usage beside it says how many there are by now
@@ -265,11 +272,11 @@ class GeminiDecoder(Answer):
             upstream_code=reason,
         )
 
-    def _count(self, counted: object) -> None:
+    def _count(self, counted: msgspec.Raw) -> None:
         try:
-            usage = msgspec.convert(counted, Counts)
-        except msgspec.ValidationError:
-            return  # a usage in a shape of its own is no reason to lose an answer
+            usage = counts.decode(counted)
+        except NOT_JSON:
+            return
         thoughts = usage.thoughts_token_count or 0
         self.count(
             Usage(

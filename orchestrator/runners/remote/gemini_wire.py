@@ -59,7 +59,6 @@ class Candidate(msgspec.Struct, gc=False):
 
     content: Content | None = None
     finish_reason: str | None = msgspec.field(default=None, name="finishReason")
-    finish_message: str | None = msgspec.field(default=None, name="finishMessage")
     index: int | None = 0
     logprobs: Logprobs | None = msgspec.field(default=None, name="logprobsResult")
 
@@ -71,16 +70,7 @@ class Feedback(msgspec.Struct):
     message: str | None = msgspec.field(default=None, name="blockReasonMessage")
 
 
-class Response(msgspec.Struct, gc=False):
-    """One event."""
-
-    candidates: list[Candidate] | None = None
-    feedback: Feedback | None = msgspec.field(default=None, name="promptFeedback")
-    usage: object = msgspec.field(default=None, name="usageMetadata")
-    error: object = None
-
-
-class Counts(msgspec.Struct, rename="camel"):
+class Counts(msgspec.Struct, rename="camel", gc=False):
     """Tokens so far."""
 
     prompt_token_count: int | None = None
@@ -90,5 +80,19 @@ class Counts(msgspec.Struct, rename="camel"):
     thoughts_token_count: int | None = None
 
 
+NOTHING = msgspec.Raw(b"")
+
+
+class Response(msgspec.Struct, gc=False):
+    """One event."""
+
+    candidates: list[Candidate] | None = None
+    feedback: Feedback | None = msgspec.field(default=None, name="promptFeedback")
+    usage: msgspec.Raw = msgspec.field(default=NOTHING, name="usageMetadata")
+    """Read apart: one in a shape of its own is no reason to lose an answer."""
+    error: object = None
+
+
+counts = msgspec.json.Decoder(Counts)
 responses = msgspec.json.Decoder(Response)
 response_lists = msgspec.json.Decoder(list[Response])

@@ -1,3 +1,5 @@
+import asyncio
+import contextlib
 import json
 from functools import partial
 from typing import Any
@@ -25,12 +27,24 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import classify
+from orchestrator.runners.lease import Step
 from orchestrator.runners.remote.anthropic_answer import REFUSALS, MessageDecoder
 from orchestrator.runners.remote.sse import ServerSentEvent
-from tests.fakes.sse_server import Script, SseServer, answer, refusal
+from tests.fakes.sse_server import (
+    Script,
+    Send,
+    SseServer,
+    Stall,
+    Wait,
+    answer,
+    framed,
+    head,
+    refusal,
+)
 from tests.runners.remote.anthropic_wire import (
     CALLS,
     HELLO,
+    PING,
     STOP,
     asking,
     block_delta,
@@ -40,7 +54,7 @@ from tests.runners.remote.anthropic_wire import (
     message_start,
     named,
 )
-from tests.runners.remote.asking import Answer
+from tests.runners.remote.asking import Answer, a_lease, a_request
 
 
 def sent(payload: object, name: bytes = b"") -> ServerSentEvent:
@@ -510,3 +524,38 @@ async def test_the_stop_event_ends_the_reading_and_keeps_the_connection():
             assert (await asker.ask()).text == "a"
 
         assert server.connections == 1
+
+
+@pytest.mark.live
+async def test_pings_and_opened_texts_are_no_progress_but_thinking_is():
+    said = asyncio.Event()
+    quiet = [message_start(), PING, block_start(0, type="text", text=""), PING]
+    thought = block_delta("hm", 1, "thinking_delta", "thinking")
+    script = [
+        Send(head() + framed(b"".join(quiet))),
+        Wait(said),
+        Send(framed(block_start(1, type="thinking", thinking="") + thought)),
+        Stall(),
+    ]
+    async with SseServer(script) as server, asking(server) as asker, asyncio.timeout(5):
+        lease = a_lease()
+        async with contextlib.aclosing(asker.runner.generate(a_request(), lease)) as events:
+            first = asyncio.create_task(anext(events))
+            await server.arrived()
+            assert lease.step is Step.FIRST_TOKEN
+
+            said.set()
+            await first
+
+            assert lease.step is Step.NEXT_TOKEN
+        lease.disarm()
+
+
+@pytest.mark.live
+async def test_a_key_that_the_api_repeats_is_masked_in_every_error():
+    failure = {"type": "error", "error": {"type": "api_error", "message": "bad key k-1"}}
+    for script in (answer(*HELLO[:3], named("error", failure)), refusal(401, failure)):
+        found = await asked_once(script, api_key=lambda: "k-1")
+
+        assert found.error is not None
+        assert "bad key ***" in str(found.error)

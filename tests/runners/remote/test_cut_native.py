@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from orchestrator.errors import UpstreamTruncatedError
 from orchestrator.events import TokenChunk
@@ -108,3 +110,29 @@ async def test_a_socket_cut_anywhere_in_the_body_does_the_same(
             answer = await asker.ask()
 
             check(recorded, answer, len(body[:cut] if not chunked else unframed(body[:cut])))
+
+
+edits = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 40), st.binary(max_size=12)), max_size=4)
+
+
+@pytest.mark.parametrize("provider", RECORDED)
+@given(edits=edits, size=st.integers(1, 400), broken=st.booleans())
+@settings(deadline=None, max_examples=100)
+async def test_a_stream_spoilt_anyhow_ends_once_and_only_in_a_typed_way(
+    provider: str, edits: list[tuple[float, int, bytes]], size: int, broken: bool
+):
+    data = RECORDED[provider].stream
+    for place, removed, added in edits:
+        at = int(place * len(data))
+        data = data[:at] + added + data[at + removed :]
+    error = httpx.ReadError("") if broken else None
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=CutStream(data, size, error))
+
+    async with ASKING[provider]("http://acme.test/v1", httpx.MockTransport(handle)) as asker:
+        answer = await asker.ask()
+
+    assert (answer.ending is None) == (answer.error is not None)
+    if b"inish" not in data and b"stop_reason" not in data:
+        assert answer.ending is None
