@@ -42,6 +42,7 @@ def factory(
         settings=settings,
         host=url.host,
         ask=ask,
+        json_arguments=True,
         read=lambda secret: GeminiDecoder(settings.provider, secret=secret),
         refusals=REFUSALS,
         marks_end=False,

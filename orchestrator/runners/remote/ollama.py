@@ -194,6 +194,7 @@ def factory(
         settings=settings,
         host=url.host,
         ask=ask,
+        json_arguments=True,
         read=lambda secret: OllamaDecoder(settings.provider, secret=secret),
         framing=LineDecoder,
         no_events=(b"<", b"["),

@@ -26,6 +26,7 @@ from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.classify import ANY_PROVIDER, Refusals
 from orchestrator.runners.lease import Lease, Step
+from orchestrator.runners.remote.large import LARGE_EVENT_BYTES, take_large
 from orchestrator.runners.remote.settings import (
     RemoteSettings,
     check_headers,
@@ -33,7 +34,7 @@ from orchestrator.runners.remote.settings import (
     ssl_context,
 )
 from orchestrator.runners.remote.sse import ServerSentEvent, SseDecoder
-from orchestrator.runners.remote.transport import AiohttpTransport
+from orchestrator.runners.remote.transport import Http1Transport
 from orchestrator.runners.remote.upstream import Body, send
 
 logger = logging.getLogger(__name__)
@@ -136,6 +137,8 @@ class Dialect:
     framing: Callable[[], Framing] = SseDecoder
     no_events: tuple[bytes, ...] = NO_EVENTS
     """First bytes of a body that is read at once and not as events."""
+    json_arguments: bool = False
+    """Whether the arguments of a call come as an object, which the reader writes as JSON."""
     marks_end: bool = True
     """Whether a stream of this provider has an end marker after its finish reason."""
 
@@ -173,6 +176,7 @@ class ProviderRunner:
             OrchestratorError: What the provider refused or broke, of scope request or upstream.
         """
         dialect, provider = self._dialect, self._settings.provider
+        written = dialect.json_arguments
         secret = secret_of(self._settings)
         answer = dialect.read(secret)
         response = await send(
@@ -187,7 +191,10 @@ class ProviderRunner:
                 refusal = await body.refusal(secret, dialect.refusals)
                 raise refusal
             if await body.first_byte() in dialect.no_events:
-                chunk = answer.take_whole(await body.rest())
+                whole = ServerSentEvent(await body.rest())
+                chunk = await take_large(
+                    lambda event: answer.take_whole(event.data), whole, json_arguments=written
+                )
                 if chunk is not None:
                     yield chunk
                 yield answer.end()
@@ -196,7 +203,10 @@ class ProviderRunner:
             deadline: float | None = None
             while (read := await body.read(deadline)) is not None:
                 for event in framing.feed(read):
-                    chunk = answer.take(event)
+                    if len(event.data) > LARGE_EVENT_BYTES:
+                        chunk = await take_large(answer.take, event, json_arguments=written)
+                    else:
+                        chunk = answer.take(event)
                     if chunk is not None:
                         _progress(lease)
                         deadline = None  # a server that tells its finish too early gets time anew
@@ -243,7 +253,7 @@ def slots_of(
     """
     settings = dialect.settings
     check_headers(settings)
-    shared = transport or AiohttpTransport(ssl_context(settings))
+    shared = transport or Http1Transport(ssl_context(settings))
     return SlotFactory(
         create=lambda: ProviderRunner(dialect, shared),
         model=settings.model,

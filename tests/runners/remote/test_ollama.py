@@ -96,13 +96,12 @@ async def asked(server: SseServer, **settings: Any) -> Answer:
 
 
 async def by_client(server: SseServer) -> list[ollama.ChatResponse]:
-    client = ollama.AsyncClient(host=server.url.removesuffix("/v1"))
+    client: Any = ollama.AsyncClient(host=server.url.removesuffix("/v1"))
     try:
-        stream: Any = await client.chat(model="m", messages=[], stream=True)
+        stream = await client.chat(model="m", messages=[], stream=True)
         return [part async for part in stream]
     finally:
-        session: Any = client
-        await session._client.aclose()  # it has no public way to close
+        await client._client.aclose()  # it has no public way to close
 
 
 @pytest.mark.parametrize("lines", [TEXT, TOOLS, LENGTH], ids=["text", "tools", "length"])

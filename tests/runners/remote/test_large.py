@@ -1,0 +1,163 @@
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import OrchestratorError, UpstreamProtocolError
+from orchestrator.events import TokenChunk
+from orchestrator.runners.remote.chat import ChatDecoder
+from orchestrator.runners.remote.gemini import factory as gemini_factory
+from orchestrator.runners.remote.gemini_request import GeminiSettings
+from orchestrator.runners.remote.large import OPEN, take_large
+from orchestrator.runners.remote.ollama import OllamaDecoder
+from orchestrator.runners.remote.sse import ServerSentEvent
+from tests.fakes.sse_server import SseServer, answer, event
+from tests.runners.remote.asking import asking
+
+
+def sent(delta: object, **members: object) -> bytes:
+    return json.dumps({"choices": [{"index": 0, "delta": delta}], **members}).encode()
+
+
+Outcome = TokenChunk | None | tuple[type[OrchestratorError], str]
+
+
+def at_once(data: bytes) -> Outcome:
+    try:
+        return ChatDecoder("acme").take(ServerSentEvent(data))
+    except OrchestratorError as error:
+        return type(error), str(error)
+
+
+async def in_pieces(data: bytes, piece_bytes: int) -> Outcome:
+    take = ChatDecoder("acme").take
+    try:
+        async with asyncio.timeout(5):
+            return await take_large(take, ServerSentEvent(data), piece_bytes=piece_bytes)
+    except OrchestratorError as error:
+        return type(error), str(error)
+
+
+ESCAPED = st.lists(
+    st.sampled_from(
+        ["\\n", '\\"', "\\\\", "\\/", "\\u00e9", "\\ud83d\\ude00", "a", "é", "你", "😀", "u",
+         "d83d", "\\", "\\u12", "\\ud83d", "\\ude00",
+         "\x01", "\\x", '"', ",", "\ufdd00\ufdd1", "\\uFDD0"]
+    ),
+    max_size=60,
+).map("".join)  # fmt: skip
+
+
+@given(text=ESCAPED, piece_bytes=st.integers(16, 40))
+@settings(deadline=None, max_examples=200)
+async def test_any_text_in_pieces_is_what_it_is_at_once(text: str, piece_bytes: int):
+    data = f'{{"choices":[{{"delta":{{"content":"{text}","x":["{text}",1]}}}}]}}'.encode()
+
+    assert await in_pieces(data, piece_bytes) == at_once(data)
+
+
+@given(
+    delta=st.dictionaries(
+        st.text(max_size=60), st.recursive(st.none() | st.text(), st.lists, max_leaves=4)
+    ),
+    ascii_only=st.booleans(),
+    piece_bytes=st.integers(16, 40),
+    cut=st.integers(0, 3),
+)
+@settings(deadline=None, max_examples=100)
+async def test_any_event_in_pieces_is_what_it_is_at_once(
+    delta: dict[str, object], ascii_only: bool, piece_bytes: int, cut: int
+):
+    text = json.dumps({"choices": [{"delta": delta}]}, ensure_ascii=ascii_only)
+    data = text.encode(errors="surrogatepass")[: -cut or None]
+
+    assert await in_pieces(data, piece_bytes) == at_once(data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 3_000_000, "ab\n" * 1_000_000, '"a' * 1_500_000, "\\" * 3_000_000, "é" * 500_000],
+    ids=["plain", "line feeds", "quotes", "backslashes", "escaped"],
+)
+async def test_others_have_their_turn_after_every_piece_of_a_large_event(text: str):
+    data = sent({"content": text})
+    sizes: list[int] = []
+    turns = 0
+    over = asyncio.Event()
+
+    def take(event: ServerSentEvent) -> TokenChunk | None:
+        sizes.append(len(event.data))
+        return ChatDecoder("acme").take(event)
+
+    async def count() -> None:
+        nonlocal turns
+        while not over.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(30):
+        counting = asyncio.create_task(count())
+        chunk = await take_large(take, ServerSentEvent(data), piece_bytes=16 << 10)
+        over.set()
+        await counting
+
+    assert chunk == TokenChunk(text)
+    assert turns >= len(data) // (16 << 10)
+    assert max(sizes) < 100
+
+
+def test_a_text_that_looks_like_a_stand_in_is_left_alone():
+    data = sent({"content": "a" * 100, "x": f"{OPEN}0"})
+
+    found = asyncio.run(in_pieces(data, 16))
+
+    assert found == at_once(data)
+
+
+async def test_arguments_that_come_as_an_object_stay_json():
+    arguments = {"code": 'if x:\n\t"é\\' * 20, "n": 1}
+    call = {"function": {"name": "f", "arguments": arguments}, "id": "c"}
+    data = json.dumps({"message": {"content": 'a\n"' * 20, "tool_calls": [call]}}).encode()
+
+    chunk: Any = await take_large(
+        OllamaDecoder("acme").take, ServerSentEvent(data), json_arguments=True, piece_bytes=16
+    )
+
+    assert chunk.text == 'a\n"' * 20
+    assert json.loads(chunk.fields["tool_calls"][0]["function"]["arguments"]) == arguments
+
+
+async def test_an_error_in_a_large_event_quotes_what_came():
+    failed = sent({}, error={"message": "boom " * 20})
+    broken = sent({"content": "a" * 100})[:-1]
+
+    assert (await in_pieces(failed, 16)) == at_once(failed)
+    assert isinstance(at_once(failed), tuple)
+    assert "boom boom" in str(at_once(failed))
+    assert (await in_pieces(broken, 16)) == at_once(broken)
+    found = at_once(broken)
+    assert isinstance(found, tuple)
+    assert found[0] is UpstreamProtocolError
+
+
+@pytest.mark.live
+async def test_a_large_event_comes_through_a_slot_as_it_was_sent():
+    text = 'line\n"quoted"\t' * 40_000
+    chat = answer(
+        event({"choices": [{"delta": {"content": text}}]}),
+        event({"choices": [{"finish_reason": "stop"}]}),
+    )
+    call = {"functionCall": {"name": "f", "args": {"text": text}}}
+    gemini = answer(event({"candidates": [{"content": {"parts": [call]}, "finishReason": "STOP"}]}))
+    async with (
+        SseServer(chat, gemini) as server,
+        asking(server) as asker,
+        asking(server, kind=GeminiSettings, make=gemini_factory) as other,
+    ):
+        assert (await asker.ask()).text == text
+        fields: Any = (await other.ask()).chunks[0].fields
+
+    assert json.loads(fields["tool_calls"][0]["function"]["arguments"]) == {"text": text}
