@@ -123,7 +123,8 @@ class Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     @property
     def deployment(self) -> str:
         """The deployment that it happened in; empty in a run that names none."""
-        return self.text("deployment", "")
+        value = self.value.get("deployment", "")  # read for nearly every event of every check
+        return value if isinstance(value, str) else self.text("deployment")
 
     def text(self, key: str, default: str | None = None) -> str:
         """A member of the value that is text.

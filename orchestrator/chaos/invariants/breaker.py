@@ -11,6 +11,7 @@ from orchestrator.chaos.journal import Event, Kind
 MOVES = frozenset(
     {("closed", "open"), ("open", "half-open"), ("half-open", "open"), ("half-open", "closed")}
 )
+CONCERNED = frozenset({Kind.BREAKER, Kind.ADMIT, Kind.ATTEMPT_END})
 VERDICT_FOR = {"open": "failure", "closed": "success"}
 
 
@@ -33,6 +34,8 @@ def i5_breaker_moves_legally(history: History) -> list[Violation]:
     found: list[Violation] = []
     breakers: dict[str, _Breaker] = {}
     for event in history.milestones:
+        if event.kind not in CONCERNED:
+            continue
         breaker = breakers.setdefault(event.deployment, _Breaker())
         match event.kind:
             case Kind.BREAKER:
@@ -82,6 +85,8 @@ def i5b_few_probes(history: History) -> list[Violation]:
     found: list[Violation] = []
     probing: dict[str, set[int | None]] = {}
     for event in history.milestones:
+        if event.kind not in CONCERNED:
+            continue
         name = event.deployment
         out = probing.setdefault(name, set())
         match event.kind:

@@ -9,6 +9,7 @@ What is measured at rest is written into the journal, so that the verdict needs 
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ READ_SECONDS = 60.0
 """Seconds after the last deadline by which even the slowest reader is done."""
 PROBE_SECONDS = 120.0
 PROBE_STEP = 0.05
+AFTER_HEAL = 20
 WARM_UPS = 4
 
 
@@ -141,6 +143,8 @@ class _Trial:
         for deployment in deployments:
             if deployment.inflight.state_name == "serving":
                 await self._probe(deployment)
+        if self._plan.mode == "liveness":
+            await self._go_on_as_before()
         self._measure()
         self._stopped = True
         await self._system.aclose()
@@ -256,6 +260,8 @@ class _Trial:
         return inflight.live_slots == self._expected_slots(name)
 
     def _expected_slots(self, name: str) -> int:
+        if self._plan.mode == "liveness":
+            return self._providers[name].shape.slots
         deployment = self._system.deployments[name]
         shape = self._providers[name].shape
         poisons = sum(
@@ -289,6 +295,18 @@ class _Trial:
         ]
         await asyncio.gather(*(self._ask(prober, must_succeed=True) for prober in probers))
         self._gauge(f"served at once by {name}", provider.most_open, slots)
+
+    async def _go_on_as_before(self) -> None:
+        """Every request over every route succeeds, once nothing is broken any more."""
+        rates = [shape.requests_per_minute or MINUTE for shape in self._plan.shapes]
+        step, now = MINUTE / min(MINUTE, *rates), self._loop.time()
+        probers = [
+            self._prober(route, f"after-{route}-{number}", tokens=3, at=now + place * step)
+            for place, (number, route) in enumerate(
+                itertools.product(range(AFTER_HEAL), self._system.router.routes)
+            )
+        ]
+        await asyncio.gather(*(self._ask(prober, must_succeed=True) for prober in probers))
 
     def _prober(self, route: str, name: str, *, tokens: int, at: float = 0.0) -> Caller:
         caller = Caller(name=name, at=at, route=route, tokens=tokens, timeout=PROBE_SECONDS)
