@@ -2,6 +2,16 @@
 
 What can't be sent is told here, before anything is: at the start where it is the configuration's
 fault, else with the request.
+
+Decided:
+    * Proxies that the environment names are not used: a request and its key go where the
+      configuration says, whatever shell the gateway was started from. An own proxy in front of a
+      provider is a `base_url`.
+    * HTTP/1.1 alone: one answer has one connection, so a connection that breaks or is cut ends one
+      answer, and a long one holds up nobody. HTTP/2 would save connections, of which a deployment
+      has no more than slots.
+    * Compressed answers aren't asked for, for a compressor holds tokens back, but they are read:
+      gzip, deflate, br, zstd.
 """
 
 import ssl
