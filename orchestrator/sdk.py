@@ -325,7 +325,8 @@ class Orchestrator:
             InvalidRequestError: Something in the request is wrong; `param` names it.
             RuntimeError: The orchestrator isn't running.
         """
-        if self._loop is None:
+        loop = self._loop  # read once: another thread may close meanwhile
+        if loop is None:
             raise RuntimeError("the orchestrator isn't running: use it in `with` or `async with`")
         request = PriorityRequest(
             request_id=request_id or f"req_{secrets.token_hex(8)}",
@@ -338,11 +339,11 @@ class Orchestrator:
             idempotent=idempotent,
             extra=extra or {},
         )
-        if _running_loop() is self._loop:
+        if _running_loop() is loop:
             self._system.router.submit(request)
         else:
-            self._loop.call_soon_threadsafe(self._system.router.submit, request)
-        return TokenStream(request, self._loop)
+            loop.call_soon_threadsafe(self._system.router.submit, request)
+        return TokenStream(request, loop)
 
     async def start(self) -> None:
         """Starts on the running loop; models go on loading after it returns."""
