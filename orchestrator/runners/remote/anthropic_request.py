@@ -206,7 +206,10 @@ def _said(message: Message, where: str, provider: str) -> list[Object]:
     refusal = message.fields.get("refusal")
     if isinstance(refusal, str) and refusal:
         said.append({"type": "text", "text": refusal})
-    for call in calls_of(message, where):
+    for number, call in enumerate(calls_of(message, where)):
+        if not call.call_id:
+            param = f"{where}.tool_calls[{number}].id"
+            raise InvalidRequestError(f"{param} is missing", param=param)
         said.append(
             {"type": "tool_use", "id": call.call_id, "name": call.name, "input": call.arguments}
         )

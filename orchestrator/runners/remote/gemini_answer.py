@@ -231,6 +231,8 @@ class GeminiDecoder(Answer):
             "function": {"name": call.name, "arguments": arguments},
         }
         self._calls += 1
+        if self.finish_reason is FinishReason.STOP:  # some models say so in every event
+            self.finish_reason = FinishReason.TOOL_CALLS
         return told if signature is None else {**told, **_signed(signature)}
 
     def _chunk(self, text: str, fields: Mapping[str, object] | None) -> TokenChunk | None:

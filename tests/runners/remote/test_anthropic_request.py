@@ -358,6 +358,7 @@ def test_penalties_of_zero_ask_for_nothing():
 NO_CALLS: list[tuple[Any, str]] = [
     (7, ""),
     ({"function": {}}, ""),
+    ({"function": {"name": "f"}}, ".id"),
     ({"function": {"name": "f", "arguments": "{"}}, ".function.arguments"),
     ({"function": {"name": "f", "arguments": "[]"}}, ".function.arguments"),
 ]

@@ -111,6 +111,18 @@ def test_calls_of_functions_come_whole_with_an_id_and_their_signature():
     assert ending.finish_reason is FinishReason.TOOL_CALLS
 
 
+def test_a_model_that_says_stop_in_every_event_may_still_call_a_function():
+    _, ending = read(
+        told({"text": "a"}, finish="STOP"),
+        told({"functionCall": {"name": "g"}}, finish="STOP"),
+        told({"text": "b"}, finish="STOP"),
+    )
+    _, late = read(told(finish="STOP"), told({"functionCall": {"name": "g"}}))
+
+    assert ending.finish_reason is FinishReason.TOOL_CALLS
+    assert late.finish_reason is FinishReason.TOOL_CALLS
+
+
 def test_ids_that_are_made_differ_and_are_known_again_by_their_shape():
     ids = {made_id() for _ in range(20)}
 
