@@ -161,6 +161,26 @@ def test_a_usage_within_the_choice_counts_as_well():
     assert ending.usage == Usage(prompt_tokens=2, completion_tokens=1, cached_tokens=1)
 
 
+def test_the_usage_is_found_where_groq_tells_it():
+    counted = {"prompt_tokens": 2, "completion_tokens": 1}
+
+    _, ending = read(STOP, sent({"choices": [], "x_groq": {"id": "r", "usage": counted}}))
+
+    assert ending.usage == Usage(prompt_tokens=2, completion_tokens=1)
+
+
+def test_calls_that_all_have_the_index_zero_are_told_apart():
+    first = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}
+    other = {"index": 0, "id": "c2", "function": {"name": "g", "arguments": "{}"}}
+
+    chunks, _ = read(choice({"tool_calls": [first]}), choice({"tool_calls": [other]}), STOP)
+
+    assert [chunk.fields for chunk in chunks] == [
+        {"tool_calls": [first]},
+        {"tool_calls": [other | {"index": 1}]},
+    ]
+
+
 def test_parts_in_place_of_text_are_split_into_text_and_the_rest():
     thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     text = {"type": "text", "text": "yes"}

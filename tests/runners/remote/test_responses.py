@@ -332,6 +332,24 @@ async def test_a_whole_answer_in_place_of_a_stream_is_taken_as_it_is():
     assert errors == [UpstreamServerError, UpstreamTruncatedError, UpstreamProtocolError]
 
 
+def test_an_event_named_error_is_one_whatever_it_says():
+    decoder = ResponsesDecoder("acme")
+
+    with pytest.raises(UpstreamServerError, match="boom"):
+        decoder.take(ServerSentEvent(b'{"message": "boom"}', b"error"))
+
+
+@pytest.mark.parametrize("usage", ["many", {"input_tokens": "x"}, {"input_tokens": 0}, None])
+def test_a_usage_that_nobody_counted_stays_absent(usage: object):
+    _, decoder = read(told("completed", response={"status": "completed", "usage": usage}))
+
+    assert decoder.end() == Finished(FinishReason.STOP, None)
+
+
+def test_an_annotation_without_content_is_no_chunk():
+    assert read(told("output_text.annotation.added", annotation=None))[0] == []
+
+
 def test_an_event_that_is_no_json_object_is_a_typed_error():
     decoder = ResponsesDecoder("acme")
 
