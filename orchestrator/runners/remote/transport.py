@@ -1,40 +1,43 @@
-"""The wire to a provider: httpx's transport interface over aiohttp's connections.
+"""The wire to a provider: httpx's transport interface over connections of our own.
 
-httpx's own pool costs more with every connection it holds (encode/httpx#3215), aiohttp's costs the
-same at 1 and at 512. The package httpx-aiohttp joins the two as well, but calls every lost
-connection a connect timeout, stops at 100 connections even when told not to, and neither says
-whether a connection was used before nor hands out what came before a reset. So this file does.
+httpx's own pool costs more with every connection it holds (encode/httpx#3215), and aiohttp's client
+costs three times what this does for a request of one token (ARCHITECTURE.md, Decisions). What is
+here is little: HTTP/1.1 to an origin, TLS by the event loop, the grammar by llhttp (`http1.py`).
+Proxies, HTTP/2 and methods whose answers have no body are not supported.
 
-There are no timeouts here: the lease of an attempt measures each of its steps.
+There are no timeouts here: the lease of an attempt measures each of its steps. There is no upper
+bound of connections either: the slots are the bound.
 """
 
+import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from types import SimpleNamespace
+from collections.abc import Awaitable, Callable
 from typing import cast
 
-import aiohttp
 import httpx
+from typing_extensions import override
 
 from orchestrator.errors import describe
+from orchestrator.runners.remote.connection import Connection, Exchange
+from orchestrator.runners.remote.dial import dial
 
 IDLE_CONNECTION_SECONDS = 15.0
-MAX_HEADER_BYTES = 1 << 16
 
-# httpcore's names, so that a runner's `trace` extension hears the same from both transports
+# httpcore's names, so that a runner's `trace` extension hears the same from every transport
 CONNECTING = "connection.connect_tcp.started"
 SENDING = "http11.send_request_headers.started"
 
 Trace = Callable[[str, dict[str, object]], Awaitable[None]]
 """httpx's `trace` extension: told what happens to a request, by name."""
 
-UNREAD = "_buffer"
-"""aiohttp's StreamReader refuses to hand out what it holds once its connection broke."""
+Origin = tuple[bytes, bytes, int | None]
+PORTS = {b"http": 80, b"https": 443}
+WITHOUT_BODY = ("HEAD", "CONNECT")
 
 
-class AiohttpTransport(httpx.AsyncBaseTransport):
-    """One pool of connections without an upper bound: the slots are the bound.
+class Http1Transport(httpx.AsyncBaseTransport):
+    """One pool of connections, used on one loop.
 
     Args:
         ssl_context: Whom to trust for `https`; None where only `http` is spoken.
@@ -42,126 +45,125 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, ssl_context: ssl.SSLContext | None = None) -> None:
         self._ssl_context = ssl_context
-        self._session: aiohttp.ClientSession | None = None
+        self._free: dict[Origin, deque[Connection]] = {}
+        """The one that was used last stands last and is used next, so the others can age."""
+        self._connections: set[Connection] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
 
+    def __repr__(self) -> str:
+        free = sum(len(queue) for queue in self._free.values())
+        return f"<Http1Transport {len(self._connections)} connections, {free} free>"
+
+    @override
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Sends a request whose body is in memory and returns when the answer's headers are there.
 
         Raises:
             httpx.RequestError: No connection, or it broke, or what came isn't HTTP.
         """
-        if self._session is None:
-            self._session = self._new_session()
+        url = request.url
+        origin = (url.raw_scheme, url.raw_host, url.port)
+        data = _bytes_of(request)
+        trace = cast("Trace | None", request.extensions.get("trace"))
+        connection = self._take(origin)
+        if connection is None:
+            if trace is not None:
+                await trace(CONNECTING, {})
+            connection = await self._connect(origin, url.host)
+        exchange: Exchange | None = None
         try:
-            response = await self._session.request(
-                request.method,
-                str(request.url),
-                headers=[(name.decode(), value.decode()) for name, value in request.headers.raw],
-                data=request.content or None,
-                allow_redirects=False,
-                trace_request_ctx=request.extensions.get("trace"),
-            )
-        except (aiohttp.ClientError, OSError) as error:
-            translated = translate(error)
-            raise translated from error
+            if trace is not None:
+                await trace(SENDING, {})
+            exchange = connection.send(data)
+            await exchange.head()
+        except BaseException:
+            connection.abort()
+            if exchange is not None:
+                exchange.cut()
+            raise
+        parser = exchange.parser
         return httpx.Response(
-            response.status,
-            headers=list(response.raw_headers),
-            stream=_Body(response),
-            request=request,
+            parser.status, headers=parser.headers, stream=exchange, request=request
         )
 
+    @override
     async def aclose(self) -> None:
-        """Closes every connection."""
-        if self._session is not None:
-            await self._session.close()
+        """Closes every connection, and with it every stream that still runs."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        connections = list(self._connections)
+        for connection in connections:
+            connection.abort()
+        for connection in connections:
+            await connection.lost
 
-    def _new_session(self) -> aiohttp.ClientSession:
-        """Made on the first request, for it belongs to the loop that runs then."""
-        tracing = aiohttp.TraceConfig()
-        tracing.on_connection_create_start.append(_tell_connecting)
-        tracing.on_connection_create_end.append(_tell_sending)
-        tracing.on_connection_reuseconn.append(_tell_sending)
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0,
-                ssl=self._ssl_context or True,
-                keepalive_timeout=IDLE_CONNECTION_SECONDS,
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),  # requests of different callers share nothing
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-            max_line_size=MAX_HEADER_BYTES,
-            max_field_size=MAX_HEADER_BYTES,
-            trace_configs=[tracing],
-        )
+    def _take(self, origin: Origin) -> Connection | None:
+        free = self._free.get(origin)
+        while free:
+            connection = free.pop()
+            if connection.usable:
+                return connection
+        return None
 
+    async def _connect(self, origin: Origin, host: str) -> Connection:
+        scheme, _, port = origin
+        if scheme not in PORTS:
+            raise httpx.UnsupportedProtocol(f"no transport for {scheme.decode()}://")
+        tls = self._ssl_context if scheme == b"https" else None
+        if tls is None and scheme == b"https":
+            raise httpx.UnsupportedProtocol("https needs to be told whom to trust")
 
-class _Body(httpx.AsyncByteStream):
-    """The answer's bytes, each read as large as what has come since the last."""
+        def free(connection: Connection) -> None:
+            self._release(origin, connection)
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
+        def factory() -> Connection:
+            return Connection(on_free=free, on_lost=self._connections.discard)
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
         try:
-            read = await self._response.content.readany()
-        except (aiohttp.ClientError, OSError) as error:
-            # What came before the break is part of the answer; the next read raises again.
-            read = self._take_unread()
-            if not read:
-                translated = translate(error)
-                raise translated from error
-        if not read:
-            raise StopAsyncIteration
-        return read
+            connection = await dial(host, port or PORTS[scheme], tls, factory)
+        except OSError as error:
+            raise httpx.ConnectError(describe(error)) from error
+        if not connection.lost.done():
+            self._connections.add(connection)
+        return connection
 
-    async def aclose(self) -> None:
-        """Gives the connection back if all was read, else cuts it."""
-        self._response.close()
+    def _release(self, origin: Origin, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        connection.free_since = loop.time()
+        self._free.setdefault(origin, deque()).append(connection)
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(IDLE_CONNECTION_SECONDS, self._sweep)
 
-    def _take_unread(self) -> bytes:
-        unread = cast("deque[bytes]", getattr(self._response.content, UNREAD, deque[bytes]()))
-        read = b"".join(unread)
-        unread.clear()
-        return read
-
-
-def translate(error: aiohttp.ClientError | OSError) -> httpx.RequestError:
-    """Returns httpx's word for what aiohttp or the system says."""
-    text = describe(error)
-    match error:
-        case aiohttp.ClientConnectorError():
-            return httpx.ConnectError(text)
-        case aiohttp.ConnectionTimeoutError():
-            return httpx.ConnectTimeout(text)
-        case aiohttp.InvalidURL():
-            return httpx.UnsupportedProtocol(text)
-        case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
-            return httpx.RemoteProtocolError(text)
-        case aiohttp.ClientConnectionError() | OSError():
-            return httpx.ReadError(text)
-        case _:
-            return httpx.RemoteProtocolError(text)
+    def _sweep(self) -> None:
+        """Closes what nobody has used for a while."""
+        loop = asyncio.get_running_loop()
+        old = loop.time() - IDLE_CONNECTION_SECONDS
+        for free in self._free.values():
+            while free and (free[0].free_since <= old or not free[0].usable):
+                free.popleft().abort()
+        oldest = min((free[0].free_since for free in self._free.values() if free), default=None)
+        self._sweeper = (
+            None if oldest is None else loop.call_at(oldest + IDLE_CONNECTION_SECONDS, self._sweep)
+        )
 
 
-async def _tell_connecting(
-    _session: aiohttp.ClientSession, context: SimpleNamespace, _params: object
-) -> None:
-    await _tell(context, CONNECTING)
+def _bytes_of(request: httpx.Request) -> bytes:
+    """The whole request as it goes over the wire.
 
-
-async def _tell_sending(
-    _session: aiohttp.ClientSession, context: SimpleNamespace, _params: object
-) -> None:
-    await _tell(context, SENDING)
-
-
-async def _tell(context: SimpleNamespace, event: str) -> None:
-    trace = cast("Trace | None", context.trace_request_ctx)
-    if trace is not None:
-        await trace(event, {})
+    Raises:
+        httpx.UnsupportedProtocol: Its answer would have no body, however it is framed.
+        httpx.LocalProtocolError: A line end in a header would begin a header, or a request, anew.
+    """
+    if request.method in WITHOUT_BODY:
+        raise httpx.UnsupportedProtocol(f"{request.method} is not supported")
+    headers = request.headers.raw
+    parts = [request.method.encode(), b" ", request.url.raw_path, b" HTTP/1.1\r\n"]
+    for name, value in headers:
+        parts += (name, b": ", value, b"\r\n")
+    parts.append(b"\r\n")
+    head = b"".join(parts)
+    lines = len(headers) + 2
+    if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head:
+        raise httpx.LocalProtocolError("a header has characters that none can carry")
+    return head + request.content

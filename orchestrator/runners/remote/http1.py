@@ -1,0 +1,168 @@
+"""One HTTP/1.1 response, parsed without I/O.
+
+httptools (llhttp) knows the grammar and is strict: folded headers, a lone line feed, two lengths, a
+length beside chunks, a chunk size that is no number are errors. This file adds what it leaves open:
+
+    1. A head, trailer or chunk extension has a greatest size, for the parser holds an unfinished
+       one in memory.
+    2. Interim responses (1xx) are skipped; a switch of protocols was not asked for.
+    3. What a body without length or chunks ends with is the end of the connection (RFC 9112, 6.3);
+       any other body that ends there was cut.
+    4. Bytes after the response belong to nobody: the connection can't be used again.
+"""
+
+import httptools
+import httpx
+
+MAX_HEAD_BYTES = 128 << 10
+FIRST_FINAL_STATUS = 200
+LENGTH = b"content-length"
+CODING = b"transfer-encoding"
+
+
+class ResponseParser:
+    """Takes the bytes of one response as they come; the reader takes `pieces`."""
+
+    __slots__ = (
+        "_chunked",
+        "_coding",
+        "_fruitless_bytes",
+        "_head_bytes",
+        "_length",
+        "_parser",
+        "_surplus",
+        "_why",
+        "complete",
+        "head_done",
+        "headers",
+        "keep_alive",
+        "pieces",
+        "size",
+        "status",
+    )
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.head_done = False
+        """Status and headers are those of the final response."""
+        self.pieces: list[bytes] = []
+        """Bytes of the body that nobody has taken yet."""
+        self.size = 0
+        """Bytes in `pieces`."""
+        self.complete = False
+        self.keep_alive = False
+        """Whether the server goes on with this connection after this response."""
+        self._length = False
+        self._coding = b""
+        self._chunked = False
+        self._head_bytes = 0
+        self._fruitless_bytes = 0
+        self._surplus = False
+        self._why = ""
+        self._parser = httptools.HttpResponseParser(self)
+
+    def __repr__(self) -> str:
+        state = "complete" if self.complete else "in its body" if self.head_done else "in its head"
+        return f"<ResponseParser {state}, {self.size} bytes ready>"
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection may carry another request."""
+        return self.complete and self.keep_alive and not self._surplus
+
+    def feed(self, data: bytes) -> None:
+        """Takes what was read; what stands before a fault in it counts.
+
+        Raises:
+            httpx.RemoteProtocolError: That is no response, or its head is too large.
+        """
+        size = self.size
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if self.complete:  # the fault is in what follows the response
+                self._surplus = True
+                return
+            raise httpx.RemoteProtocolError(self._why or f"no HTTP response: {error}") from error
+        if self.size > size or self.complete:
+            self._fruitless_bytes = 0
+            return
+        self._fruitless_bytes += len(data)
+        if self._fruitless_bytes > MAX_HEAD_BYTES:
+            raise httpx.RemoteProtocolError(f"more than {MAX_HEAD_BYTES} bytes without a body's")
+
+    def end(self) -> None:
+        """The connection has ended; this completes a body that has no other end.
+
+        Raises:
+            httpx.RemoteProtocolError: The response was cut.
+        """
+        if self.complete:
+            return
+        if not self.head_done:
+            raise httpx.RemoteProtocolError("the server closed the connection without an answer")
+        if self._length or self._chunked:
+            raise httpx.RemoteProtocolError("the server closed the connection within the body")
+        self.complete = True
+        self.keep_alive = False
+
+    def take(self) -> bytes:
+        """Takes all that is ready of the body."""
+        pieces = self.pieces
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self.size = 0
+        return data
+
+    def on_message_begin(self) -> None:
+        """httptools: the first byte of a message."""
+        self._surplus = self.complete
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """httptools: one header, or one trailer, which nobody wants."""
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(f"the head of the response is larger than {MAX_HEAD_BYTES} bytes")
+        if self.head_done:
+            return
+        self.headers.append((name, value))
+        lower = name.lower()
+        if lower == LENGTH:
+            self._length = True
+        elif lower == CODING:
+            self._coding += value.strip().lower()
+
+    def on_headers_complete(self) -> None:
+        """httptools: the blank line after the headers."""
+        if self.complete:
+            return
+        parser = self._parser
+        self.status = parser.get_status_code()
+        if not parser.get_http_version().startswith("1."):
+            self._refuse(f"the server speaks HTTP/{parser.get_http_version()}")
+        if self.status >= FIRST_FINAL_STATUS:
+            if self._coding not in (b"", b"chunked", b"identity"):
+                self._refuse(f"the transfer coding {self._coding[:40]!r} was not asked for")
+            self._chunked = self._coding == b"chunked"
+            self.head_done = True
+
+    def on_body(self, body: bytes) -> None:
+        """httptools: bytes of the body, without its framing."""
+        if not self.complete:
+            self.pieces.append(body)
+            self.size += len(body)
+
+    def on_message_complete(self) -> None:
+        """httptools: the last byte of a message."""
+        if self.head_done:
+            self.complete = True
+            self.keep_alive = self._parser.should_keep_alive()
+        else:  # an interim response: the next one may be final
+            self.headers.clear()
+            self._length = False
+            self._coding = b""
+
+    def _refuse(self, why: str) -> None:
+        self._why = why
+        raise ValueError(why)  # stops the parser, which makes an error of its own from it

@@ -1,0 +1,30 @@
+"""The event loop's side of a connection: what a protocol does to its transport is noted."""
+
+import asyncio
+
+
+class Wire(asyncio.Transport):
+    """A transport that leads nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.unsent = 0
+        """Bytes that the system hasn't taken yet."""
+        self.paused = False
+        self.aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += bytes(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def abort(self) -> None:
+        self.aborted = True
