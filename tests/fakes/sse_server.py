@@ -1,6 +1,6 @@
 """A provider on loopback whose every byte is scripted.
 
-A real TCP server: what httpx and aiohttp make of a cut, a reset or a stall is seen, not imagined.
+A real TCP server: what a client makes of a cut, a reset or a stall is seen, not imagined.
 Each request takes the next script; the last one serves all that follow.
 """
 
