@@ -2,6 +2,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
+from pydantic import TypeAdapter
 
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message, SamplingParams
@@ -78,6 +80,36 @@ def test_a_conversation_becomes_items_in_the_same_order():
         {"role": "assistant", "content": [{"type": "output_text", "text": "two"}]},
         {"role": "user", "content": [{"type": "input_text", "text": "native"}]},
     ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def official() -> TypeAdapter[Any]:
+    """The official client's own type of a request."""
+    return TypeAdapter(ResponseCreateParamsStreaming)
+
+
+def test_the_official_types_take_what_is_sent(official: TypeAdapter[Any]):
+    call = {"id": "c1", "function": {"name": "f", "arguments": "{}"}}
+    image = {"type": "image_url", "image_url": {"url": "http://a.test/i.png"}}
+    body = asked(
+        Message("developer", "be brief"),
+        Message("user", [{"type": "text", "text": "what"}, image]),
+        Message("assistant", "wait", {"tool_calls": [call]}),
+        Message("tool", "2", {"tool_call_id": "c1"}),
+        sampling=SamplingParams(temperature=0.5, max_tokens=20),
+        extra={
+            "tools": [FUNCTION],
+            "tool_choice": {"type": "function", "function": {"name": "f"}},
+            "response_format": {"type": "json_schema", "json_schema": SCHEMA},
+            "reasoning_effort": "low",
+            "logprobs": True,
+        },
+    )
+
+    taken = official.validate_python(body)
+
+    # the types read their lists late
+    assert {**taken, "tools": list(taken["tools"])} == body
 
 
 FUNCTION: dict[str, Any] = {
