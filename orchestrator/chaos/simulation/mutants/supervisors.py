@@ -32,9 +32,10 @@ class HearsTheOld(Supervisor):
     def _later(self, delay: float, message: SupervisorMessage) -> None:
         def due() -> None:
             self._timers.discard(timer)
-            current = self._inflight.generation
-            stale = isinstance(message, StartSlot)
-            self._hear(StartSlot(message.slot, current) if stale else message)
+            if isinstance(message, StartSlot):
+                self._hear(StartSlot(message.slot, self._inflight.generation))
+            else:
+                self._hear(message)
 
         timer = asyncio.get_running_loop().call_later(delay, due)
         self._timers.add(timer)
