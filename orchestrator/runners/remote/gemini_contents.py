@@ -106,7 +106,7 @@ def _response(text: str) -> Object:
         value = cast("object", msgspec.json.decode(text))
     except NOT_JSON:
         value = text
-    return object_in(value) if isinstance(value, dict) else {"output": value}
+    return cast("Object", value) if isinstance(value, dict) else {"output": value}
 
 
 def _texts(message: Message, where: str, provider: str) -> list[Object]:
