@@ -34,7 +34,7 @@ def chat() -> Script:
     usage = {"prompt_tokens": 9, "completion_tokens": 4}
     return answer(
         *(event({"choices": [{"index": 0, "delta": delta}]}) for delta in deltas),
-        event({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}),
+        event({"choices": [{"index": 0, "finish_reason": "tool_calls"}]}),
         event({"choices": [], "usage": usage}),
         b"data: [DONE]\n\n",
     )
@@ -65,7 +65,7 @@ def ollama() -> Script:
 
 def anthropic() -> Script:
     delta = {"type": "content_block_delta", "index": 1}
-    tool = {"type": "tool_use", "id": "c1", "name": "weather", "input": {}}
+    tool: dict[str, Any] = {"type": "tool_use", "id": "c1", "name": "weather", "input": {}}
     events: list[dict[str, Any]] = [
         {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
