@@ -102,7 +102,7 @@ class GeminiDecoder(Answer):
         new_id: Makes the id of a call that came without one.
     """
 
-    __slots__ = ("_broken", "_calls", "_new_id", "_signature")
+    __slots__ = ("_broken", "_calls", "_counts", "_new_id", "_signature")
 
     def __init__(
         self, provider: str, *, secret: str | None = None, new_id: Callable[[], str] = made_id
@@ -110,6 +110,8 @@ class GeminiDecoder(Answer):
         super().__init__(provider, secret=secret, own=REFUSALS)
         self._new_id = new_id
         self._calls = 0
+        self._counts = (0, 0, 0, 0)
+        """Greatest counts so far, in the order of `Usage`: every event has them, the end one."""
         self._signature: str | None = None
         """Of the newest part that is no call; told with the finish, for only the last counts."""
         self._broken: OrchestratorError | None = None
@@ -166,6 +168,15 @@ class GeminiDecoder(Answer):
         """
         if self._broken is not None:
             raise self._broken
+        prompt, completion, cached, reasoning = self._counts
+        self.count(
+            Usage(
+                prompt_tokens=prompt,
+                completion_tokens=completion,
+                cached_tokens=cached,
+                reasoning_tokens=reasoning,
+            )
+        )
         return super().end()
 
     def _decode(self, data: bytes, decoder: msgspec.json.Decoder[Told]) -> Told:
@@ -240,8 +251,7 @@ class GeminiDecoder(Answer):
         if not text and not told:
             return None
         # a chunk has many tokens here, and the usage beside it says how many there are by now
-        counted = self._usage.completion_tokens if self._usage is not None else 0
-        tokens = max(1, counted - self.tokens)
+        tokens = max(1, self._counts[1] - self.tokens)
         self.tokens += tokens
         return TokenChunk(text, tokens, told or None)
 
@@ -276,19 +286,18 @@ class GeminiDecoder(Answer):
 
     def _count(self, counted: msgspec.Raw) -> None:
         try:
-            usage = counts.decode(counted)
+            told = counts.decode(counted)
         except NOT_JSON:
             return
-        thoughts = usage.thoughts_token_count or 0
-        self.count(
-            Usage(
-                prompt_tokens=(usage.prompt_token_count or 0)
-                + (usage.tool_use_prompt_token_count or 0),
-                completion_tokens=(usage.candidates_token_count or 0) + thoughts,
-                cached_tokens=usage.cached_content_token_count or 0,
-                reasoning_tokens=thoughts,
-            )
+        thoughts = told.thoughts_token_count or 0
+        found = (
+            (told.prompt_token_count or 0) + (told.tool_use_prompt_token_count or 0),
+            (told.candidates_token_count or 0) + thoughts,
+            told.cached_content_token_count or 0,
+            thoughts,
         )
+        prompt, completion, cached, reasoning = map(max, found, self._counts)
+        self._counts = prompt, completion, cached, reasoning
 
 
 def _signed(signature: str) -> dict[str, object]:
