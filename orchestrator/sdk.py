@@ -86,6 +86,8 @@ class TokenStream:
         self._ending: Ending | None = None
         self._texts: list[str] = []
         self._receiving: Future[Received] | None = None
+        self._taken: Received | None = None
+        """What the question has taken from the channel; its answer may be lost on the way here."""
 
     def __repr__(self) -> str:
         return f"<TokenStream {self._request.request_id} {self._request.channel}>"
@@ -220,7 +222,7 @@ class TokenStream:
         if self._home.is_closed():
             return None
         if self._receiving is None:
-            question = self._request.channel.receive()
+            question = self._receive_at_home()
             try:
                 self._receiving = asyncio.run_coroutine_threadsafe(question, self._home)
             except RuntimeError:  # closed just now
@@ -228,14 +230,20 @@ class TokenStream:
                 return None
         return self._receiving
 
+    async def _receive_at_home(self) -> Received:
+        self._taken = await self._request.channel.receive()
+        return self._taken
+
     def _leftovers(self) -> Received:
-        if self._receiving is not None and self._receiving.done():
-            receiving, self._receiving = self._receiving, None
-            return receiving.result()
+        # a loop that is closed between a question's last step and the word of it answers nothing
+        self._receiving = None
+        if self._taken is not None:
+            return self._taken
         chunks, ending = self._request.channel.take()
         return chunks, ending or Failed(EngineDrainingError("the orchestrator was closed"))
 
     def _take(self, chunks: list[TokenChunk], ending: Ending | None) -> None:
+        self._taken = None
         self._ready = iter(chunks)
         self._texts += [chunk.text for chunk in chunks]
         self._ending = ending

@@ -5,7 +5,7 @@ import gc
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -18,11 +18,12 @@ from orchestrator.errors import (
     RequestCanceledError,
     UpstreamServerError,
 )
-from orchestrator.events import FinishReason
+from orchestrator.events import FinishReason, TokenChunk
 from orchestrator.request import Message
 from orchestrator.sdk import Orchestrator, TokenStream
 from orchestrator.wiring import DeploymentPlan, System
 from tests.fakes.scripted import DONE, Line, Stage
+from tests.fakes.systems import make_request
 
 TWO: tuple[Line, ...] = ("a", "b", DONE)
 
@@ -348,6 +349,40 @@ def test_a_read_from_another_loop_that_times_out_loses_no_token() -> None:
 
     with over(answering("a", gate, "b", "c", DONE)) as orchestrator:
         assert asyncio.run(read(orchestrator.submit("hi"))) == "abc"
+
+
+class SteppedLoop(asyncio.SelectorEventLoop):
+    """A loop that runs as many turns as it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+
+    def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> asyncio.Handle:
+        handle = super().call_soon_threadsafe(*args, **kwargs)
+        self.asked.set()
+        return handle
+
+    def turn(self) -> None:
+        self.call_soon(self.stop)
+        self.run_forever()
+
+
+def test_a_loop_that_closes_with_an_answer_on_its_way_loses_no_token() -> None:
+    home = SteppedLoop()
+    request = make_request()
+    stream = TokenStream(request, home)
+    request.channel.begin(1)
+    request.channel.send(TokenChunk("whole"), 1)
+    request.channel.end(DONE)
+
+    with another_thread(stream.text) as results:
+        assert home.asked.wait(5)
+        home.turn()  # makes a task of the question
+        home.turn()  # which takes all from the channel, and whose end nobody hears of any more
+        home.close()
+
+    assert results == ["whole"]
 
 
 def test_an_exception_in_the_with_block_does_not_wait_for_the_drain() -> None:
