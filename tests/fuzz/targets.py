@@ -16,6 +16,7 @@ from orchestrator.events import Finished, TokenChunk
 from orchestrator.runners.remote.anthropic_answer import MessageDecoder
 from orchestrator.runners.remote.chat import ChatDecoder
 from orchestrator.runners.remote.gemini_answer import GeminiDecoder
+from orchestrator.runners.remote.large import take_large
 from orchestrator.runners.remote.lines import LineDecoder
 from orchestrator.runners.remote.ollama import OllamaDecoder
 from orchestrator.runners.remote.provider import Framing, Reader
@@ -25,11 +26,14 @@ from orchestrator.runners.remote.sse import ServerSentEvent, SseDecoder
 READERS: tuple[tuple[Callable[[], Framing], Callable[[], Reader]], ...] = (
     (SseDecoder, lambda: ChatDecoder("acme")),
     (SseDecoder, lambda: ResponsesDecoder("acme")),
-    (LineDecoder, lambda: OllamaDecoder("acme")),
+    (LineDecoder, lambda: OllamaDecoder("acme", new_id=lambda: "made")),
     (SseDecoder, lambda: MessageDecoder("acme")),
     (SseDecoder, lambda: GeminiDecoder("acme", new_id=lambda: "made")),
 )
 """How a provider's bytes are framed, and who reads the events."""
+
+PIECE_BYTES = 64
+"""Longer than every name that a reader looks for."""
 
 
 def cut(stream: bytes, pattern: bytes) -> list[bytes]:
@@ -88,10 +92,26 @@ def check_answer(data: bytes) -> None:
     whole = _read([stream], framing(), reader())
 
     assert _read(cut(stream, data[1:4]), framing(), reader()) == whole
+    if framing is SseDecoder:  # Ollama's arguments come through as they were written
+        assert _read([stream], framing(), reader(), piece_bytes=PIECE_BYTES) == whole
     assert (whole.ending is None) == (whole.error is not None)
 
 
-def _read(reads: list[bytes], framing: Framing, reader: Reader) -> Outcome:
+def _take(reader: Reader, event: ServerSentEvent, piece_bytes: int | None) -> TokenChunk | None:
+    if piece_bytes is None:
+        return reader.take(event)
+    gemini = isinstance(reader, GeminiDecoder)
+    reading = take_large(reader.take, event, json_arguments=gemini, piece_bytes=piece_bytes)
+    while True:
+        try:
+            reading.send(None)
+        except StopIteration as read:
+            return read.value
+
+
+def _read(
+    reads: list[bytes], framing: Framing, reader: Reader, *, piece_bytes: int | None = None
+) -> Outcome:
     outcome = Outcome()
 
     def note(chunk: TokenChunk | None) -> None:
@@ -102,7 +122,7 @@ def _read(reads: list[bytes], framing: Framing, reader: Reader) -> Outcome:
     try:
         for read in reads:
             for event in framing.feed(read):
-                note(reader.take(event))
+                note(_take(reader, event, piece_bytes))
         last: ServerSentEvent | None = framing.flush()
         note(None if last is None else reader.take_last(last))
         outcome.ending = reader.end()

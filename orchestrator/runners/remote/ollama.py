@@ -7,7 +7,8 @@ Rules:
        there, become the text that they are in a chat completion.
 """
 
-import hashlib
+import uuid
+from collections.abc import Callable
 
 import httpx
 import msgspec
@@ -56,15 +57,28 @@ class _Line(msgspec.Struct):
 _lines = msgspec.json.Decoder(_Line)
 
 
+def made_id() -> str:
+    """Returns the id of a call that came without one."""
+    return f"call_{uuid.uuid4().hex}"
+
+
 class OllamaDecoder(Answer):
-    """Reads one answer."""
+    """Reads one answer.
 
-    __slots__ = ("_calls",)
+    Args:
+        provider: The name for people.
+        secret: The key that was sent, masked wherever the server repeats it.
+        new_id: Makes the id of a call that came without one.
+    """
 
-    def __init__(self, provider: str, *, secret: str | None = None) -> None:
-        """Args as of `Answer`."""
+    __slots__ = ("_calls", "_new_id")
+
+    def __init__(
+        self, provider: str, *, secret: str | None = None, new_id: Callable[[], str] = made_id
+    ) -> None:
         super().__init__(provider, secret=secret)
         self._calls = 0
+        self._new_id = new_id
 
     def take(self, event: ServerSentEvent) -> TokenChunk | None:
         """Reads one line and returns the piece of the answer in it, if there is one.
@@ -133,12 +147,9 @@ class OllamaDecoder(Answer):
     def _called(self, call: _Call, arguments: str) -> dict[str, object]:
         number = self._calls
         self._calls += 1
-        # made of what is called: two turns of a conversation seldom have the same, and no chance
-        # is needed, so that a simulation replays
-        made = hashlib.sha256(f"{number} {call.function.name} {arguments}".encode())
         return {
             "index": number,
-            "id": call.id or f"call_{made.hexdigest()[:16]}",
+            "id": call.id or self._new_id(),
             "type": "function",
             "function": {"name": call.function.name, "arguments": arguments},
         }
