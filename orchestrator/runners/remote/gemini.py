@@ -13,6 +13,7 @@ from orchestrator.runners.remote.gemini_request import (
 )
 from orchestrator.runners.remote.provider import Dialect, slots_of
 from orchestrator.runners.remote.settings import encode, headers_of
+from orchestrator.runners.remote.upstream import post
 
 
 def factory(
@@ -31,9 +32,7 @@ def factory(
 
     def ask(request: PriorityRequest, secret: str | None) -> httpx.Request:
         headers = headers_of(settings, own_headers(settings, secret))
-        return httpx.Request(
-            "POST", url, headers=headers, content=encode(payload(settings, request))
-        )
+        return post(url, headers, encode(payload(settings, request)))
 
     def inspect(request: PriorityRequest) -> None:
         payload(settings, request)

@@ -29,6 +29,7 @@ from orchestrator.runners.remote.provider import Dialect, slots_of
 from orchestrator.runners.remote.responses_request import payload
 from orchestrator.runners.remote.settings import address, encode, headers_of
 from orchestrator.runners.remote.sse import ServerSentEvent
+from orchestrator.runners.remote.upstream import post
 
 DONE = b"[DONE]"
 
@@ -342,9 +343,7 @@ def factory(
 
     def ask(request: PriorityRequest, secret: str | None) -> httpx.Request:
         headers = headers_of(settings, own_headers(settings, secret))
-        return httpx.Request(
-            "POST", url, headers=headers, content=encode(payload(settings, request))
-        )
+        return post(url, headers, encode(payload(settings, request)))
 
     def inspect(request: PriorityRequest) -> None:
         payload(settings, request)
