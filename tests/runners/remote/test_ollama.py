@@ -130,7 +130,7 @@ async def test_a_stream_cut_at_any_byte_loses_no_token_and_is_never_an_answer(en
     lines: list[dict[str, Any]] = [
         {"message": {"thinking": "Hm."}, "done": False},
         {"message": {"content": "Once"}},
-        {"message": {"content": " 你好 😀", "tool_calls": [call("f", {"a": "é"})]}},
+        {"message": {"content": " 你好 😀", "tool_calls": [call("f", {"a": "é"}, id="c")]}},
         {"message": {"content": ""}, "done": True, "done_reason": "stop", "eval_count": 8},
         {"message": {"content": "later"}},
     ]
