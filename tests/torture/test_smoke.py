@@ -1,0 +1,62 @@
+"""A little of each run, so that the programs themselves can't rot."""
+
+import random
+from pathlib import Path
+
+import pytest
+import uvloop
+from rich.console import Console
+
+from tests.torture.leaks import growth, measure
+from tests.torture.races import RACES, run
+from tests.torture.report import table, write
+from tests.torture.round import Outcome
+from tests.torture.torture import torture
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+
+SILENT = Console(quiet=True)
+STREAMS = 150
+TRIALS = 20
+
+
+def test_a_killed_and_a_stopped_host_break_no_promise(tmp_path: Path) -> None:
+    outcomes = uvloop.run(
+        torture(
+            ["kill", "stop"],
+            rounds=1,
+            seed=random.randrange(1000),
+            folder=tmp_path,
+            minutes=3.0,
+            console=SILENT,
+        )
+    )
+
+    assert [outcome.fault for outcome in outcomes] == ["kill", "stop"]
+    assert [outcome.violations for outcome in outcomes] == [[], []]
+
+
+def test_a_few_streams_of_every_kind_leave_nothing_behind() -> None:
+    counts, went = uvloop.run(measure(STREAMS, SILENT))
+
+    assert growth(counts) == []
+    assert sum(went.values()) == counts[-1].streams
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_in_a_race_of_threads_nobody_waits_for_ever(name: str) -> None:
+    came_back = run(name, TRIALS)
+
+    assert sum(came_back.values()) >= 4 * TRIALS
+
+
+def test_the_figures_of_a_run_become_table_and_file(tmp_path: Path) -> None:
+    outcomes = [
+        Outcome(number=0, fault="kill", noticed_after=0.02, died_after=0.01, back_after=3.0),
+        Outcome(number=1, fault="stop", noticed_after=0.01, violations=["something"]),
+    ]
+
+    write(tmp_path / "figures.json", outcomes)
+
+    assert table(outcomes).row_count == 2
+    assert '"noticed_after": 0.02' in (tmp_path / "figures.json").read_text(encoding="utf-8")
