@@ -16,7 +16,7 @@ from orchestrator.chaos.simulation.campaign import (
     Settings,
     Tally,
     findings_of,
-    hunt,
+    hunt_all,
     run_seeds,
 )
 from orchestrator.chaos.simulation.mutants.catalogue import MUTANTS
@@ -93,7 +93,7 @@ def _campaign(options: argparse.Namespace) -> int:
     _say(
         f"{tally.seeds} seeds, {tally.requests} requests, {tally.faults} faults landed,"
         f" {tally.virtual_seconds:.0f} s simulated in {tally.real_seconds:.1f} s:"
-        f" {tally.rate:.0f} requests/s"
+        f" {tally.rate:.0f} requests/s per core"
     )
     for outcome in tally.failed[:3]:
         _say(f"seed {outcome.seed} failed, trace {outcome.trace}:")
@@ -136,11 +136,10 @@ def _selftest(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     mutants = [mutant for mutant in MUTANTS if options.only in mutant.name]
     _say(f"{'planted bug':42} {'runs':>4} {'s':>6}  found by")
-    for mutant in mutants:
-        found = hunt(mutant, range(options.limit))
+    for found in hunt_all(mutants, range(options.limit), jobs=options.jobs):
         told = ", ".join(found.found_by) if found.found_by else "SURVIVED"
         survivors += not found.found_by
-        _say(f"{mutant.name:42} {found.runs:4} {found.seconds:6.1f}  {told}")
+        _say(f"{found.name:42} {found.runs:4} {found.seconds:6.1f}  {told}")
     seconds = time.perf_counter() - began
     _say(f"{len(mutants) - survivors} of {len(mutants)} found in {seconds:.1f} s")
     return VIOLATED if survivors or not mutants else PASSED
@@ -159,7 +158,7 @@ class _Progress:
         self._told_at, self._failed = tally.real_seconds, len(tally.failed)
         first = f", the first is {tally.failed[0].seed}" if tally.failed else ""
         sys.stderr.write(
-            f"{tally.seeds} of {self._seeds} seeds, {tally.rate:.0f} requests/s,"
+            f"{tally.seeds} of {self._seeds} seeds, {tally.rate:.0f} requests/s per core,"
             f" {len(tally.failed)} failed{first}\n"
         )
 

@@ -184,6 +184,20 @@ def test_a_generator_left_to_the_collector_ends_the_run():
         run(0, main)
 
 
+def test_time_that_is_stretched_passes_within_the_step():
+    async def main() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        timer = asyncio.create_task(asyncio.sleep(0.01))
+        await asyncio.sleep(0)
+        loop.stretch(0.5)
+        stretched = loop.time()
+        await timer
+        return stretched, loop.time()
+
+    assert run(0, main) == (0.5, 0.5)
+
+
 def test_a_canceled_timer_takes_no_time_at_all():
     async def main() -> float:
         loop = asyncio.get_running_loop()

@@ -20,12 +20,13 @@ QUICK = (
     "retry after the first token",
     "dummy permit",
     "hang judged by age",
+    "root cause lost",
     "second terminal",
     "slot lost on a crash",
+    "cancel before start still runs",
     "unbounded queue",
-    "a cancel is retried",
-    "ending wakes nobody",
-    "gate hides the first error",
+    "deadline not enforced in the queue",
+    "poison leaves the pending",
     "priority ignored",
 )
 

@@ -1,0 +1,75 @@
+"""The simulation from the shell: what it prints and which exit code tells what."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.chaos.invariants.verdict import judge
+from orchestrator.chaos.journal import read_journal, trace_hash
+from orchestrator.chaos.simulation.__main__ import main
+from orchestrator.chaos.simulation.mutants.catalogue import MUTANTS
+from orchestrator.chaos.simulation.mutants.planting import planted
+from orchestrator.chaos.simulation.swarm import draw
+from orchestrator.chaos.simulation.trial import run_plan
+
+pytestmark = pytest.mark.sim
+
+UNBOUNDED = next(mutant for mutant in MUTANTS if mutant.name == "unbounded queue")
+
+
+def test_seeds_that_hold_exit_with_zero_and_tell_the_rate(capsys: pytest.CaptureFixture[str]):
+    code = main(["--seeds", "0:3", "--check-determinism"])
+
+    assert code == 0
+    told = capsys.readouterr().out
+    assert told.startswith("3 seeds, ")
+    assert "requests/s" in told
+
+
+def test_a_violation_exits_with_one_and_names_the_line_that_replays_it(
+    capsys: pytest.CaptureFixture[str],
+):
+    with planted(UNBOUNDED):
+        code = main(["--seeds", "0:6"])
+
+    assert code == 1
+    told = capsys.readouterr().out
+    assert "I7" in told
+    assert "python -m orchestrator.chaos.simulation --replay" in told
+
+
+def test_a_replay_writes_the_journal_from_which_the_verdict_follows(tmp_path: Path):
+    file = tmp_path / "journal.ndjson"
+
+    assert main(["--replay", "1", "--trace", str(file)]) == 0
+
+    events = read_journal(file)
+    assert judge(events) == []
+    assert trace_hash(events) == run_plan(draw(1)).trace
+
+
+def test_a_plan_in_a_file_runs_as_its_seed_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "plan.json"
+    file.write_text(draw(3).as_json(), encoding="utf-8")
+
+    assert main(["--plan", str(file)]) == 0
+
+    assert run_plan(draw(3)).trace in capsys.readouterr().out
+
+
+def test_the_selftest_fails_if_a_planted_bug_survives(capsys: pytest.CaptureFixture[str]):
+    found = main(["--selftest", "--only", "unbounded queue", "--limit", "6"])
+    survived = main(["--selftest", "--only", "last fault is the state", "--limit", "1"])
+
+    assert (found, survived) == (0, 1)
+    assert "SURVIVED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--seeds", "5:5"], ["--seeds", "x"], ["--jobs", "0"], ["--plan", "nowhere"]]
+)
+def test_a_wrong_command_line_exits_with_two(arguments: list[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+
+    assert ended.value.code == 2
