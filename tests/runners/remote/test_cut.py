@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import OrchestratorError, UpstreamTruncatedError
 from orchestrator.events import FinishReason
+from orchestrator.runners.remote.chat import ChatDecoder
+from orchestrator.runners.remote.sse import ServerSentEvent
 from tests.fakes.sse_server import Close, Reset, Send, SseServer, Step, framed, head
 from tests.runners.remote.asking import Answer, asking
+from tests.runners.remote.cutting import check_every_cut
 
 
 def recorded(choices: list[object], **members: object) -> bytes:
@@ -150,3 +153,24 @@ async def test_a_stream_spoilt_anyhow_ends_once_and_only_in_a_typed_way(
     assert (answer.ending is None) == (answer.error is not None)
     if not re.search(rb'"finish_reason"\s*:\s*"', data):
         assert answer.ending is None
+
+
+def short(delta: dict[str, object] | None, finish: str | None = None) -> bytes:
+    choice = {"delta": delta, "finish_reason": finish} if delta else {"finish_reason": finish}
+    return b"data:" + json.dumps({"choices": [choice]}, ensure_ascii=False).encode() + b"\n\n"
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("end", [Close(), Reset()], ids=["fin", "reset"])
+async def test_calls_of_tools_cut_at_every_byte_lose_nothing_that_had_come(end: Step):
+    recorded = [
+        short({"reasoning_content": "Hm."}),
+        short({"content": " 你好 😀"}),
+        short({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f"}}]}),
+        short({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}),
+        short(None, "tool_calls"),
+        b"data: [DONE]\n\n",
+    ]
+    events = [ServerSentEvent(raw[5:].strip()) for raw in recorded]
+
+    await check_every_cut(recorded, events, lambda: ChatDecoder("acme"), end)
