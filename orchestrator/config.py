@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.config import JsonDict
 
 from orchestrator.errors import ConfigError
+from orchestrator.reading.credentials import Fetched, OAuth2
 from orchestrator.reading.faults import findings_in, nearest, path_text, report, shown
 from orchestrator.reading.presets import PRESETS, inferred
 from orchestrator.reading.quantities import text, whole, wrong
@@ -139,8 +140,13 @@ class Config(Section):
             if not isinstance(runner, Remote):
                 continue
             path = ("deployments", name, "runner")
-            if runner.api_key is not None:
-                yield (*path, "api_key"), runner.api_key
+            match runner.api_key:
+                case Secret() as secret:
+                    yield (*path, "api_key"), secret
+                case Fetched(oauth2=OAuth2(client_secret=secret)):
+                    yield (*path, "api_key", "oauth2", "client_secret"), secret
+                case _:
+                    pass  # a fetched key isn't known yet
             for header, value in runner.headers.items():
                 # most headers are no secrets: these words tell those that are
                 if any(word in header.lower() for word in _CREDENTIAL_HEADERS):

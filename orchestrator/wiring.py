@@ -10,6 +10,8 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TypedDict, assert_never
 
 from orchestrator import config as sections
@@ -18,7 +20,8 @@ from orchestrator.actors.engine import Engine
 from orchestrator.actors.messages import AttemptEnded, Poison, Shutdown, Wake
 from orchestrator.actors.messages import Gone as GoneMessage
 from orchestrator.actors.monitor import LoopMonitor
-from orchestrator.actors.runtime import OnDeath, Ref, ended, tell
+from orchestrator.actors.runtime import OnDeath, Ref, ended, kill, tell
+from orchestrator.actors.session import Session
 from orchestrator.actors.supervisor import Supervision, Supervisor
 from orchestrator.actors.worker import RemoteWorker, WorkerSettings
 from orchestrator.attempt import Gates
@@ -30,11 +33,14 @@ from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.rate_limit import RateLimiter, RateLimits
 from orchestrator.policies.retry import RetryBudget, RetryPolicy, RetrySettings
+from orchestrator.reading.credentials import Fetched, Google, OAuth2
 from orchestrator.reading.presets import PRESETS
+from orchestrator.reading.references import Secret
 from orchestrator.request import PriorityRequest
 from orchestrator.routing import Deployment, Route, Router
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.lease import StepLimits
+from orchestrator.runners.remote.credentials import Credential, KeySource, file_source, text_in
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +74,8 @@ class DeploymentPlan:
     start_timeout: float = 600.0
     """Seconds that a runner may take to get ready."""
     supervision: Supervision = field(default_factory=Supervision)
+    credential: Credential | None = None
+    """The key of its slots, if it may change while they run."""
 
 
 OnProgress = Callable[[str, str], None]
@@ -92,9 +100,11 @@ def plan_deployments(
 
 def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> DeploymentPlan:
     timeouts, rules = section.timeouts, section.supervision
+    credential = _credential(section.runner)
     return DeploymentPlan(
         name=name,
-        factory=_factory(name, section.runner, on_progress),
+        factory=_factory(name, section.runner, on_progress, credential),
+        credential=credential,
         slots=section.slots,
         queue_capacity=section.queue.capacity,
         limits=RateLimits(
@@ -128,7 +138,9 @@ def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> D
     )
 
 
-def _factory(name: str, runner: sections.Kind, on_progress: OnProgress) -> SlotFactory:
+def _factory(
+    name: str, runner: sections.Kind, on_progress: OnProgress, credential: Credential | None
+) -> SlotFactory:
     # the one place for lazy imports: a runner's libraries are loaded only if it is configured
     match runner:
         case sections.Torch():
@@ -160,7 +172,7 @@ def _factory(name: str, runner: sections.Kind, on_progress: OnProgress) -> SlotF
                     renamed=preset.renamed,
                     unsupported=preset.unsupported,
                     stream_options=preset.stream_options,
-                    **_common(name, runner),
+                    **_common(name, runner, credential),
                 )
             )
         case sections.OpenAIResponses():
@@ -170,13 +182,13 @@ def _factory(name: str, runner: sections.Kind, on_progress: OnProgress) -> SlotF
                 responses.OpenAISettings(
                     organization=runner.organization,
                     project=runner.project,
-                    **_common(name, runner),
+                    **_common(name, runner, credential),
                 )
             )
         case sections.Ollama():
             from orchestrator.runners.remote import ollama  # noqa: PLC0415
 
-            return ollama.factory(ollama.RemoteSettings(**_common(name, runner)))
+            return ollama.factory(ollama.RemoteSettings(**_common(name, runner, credential)))
         case sections.Anthropic():
             from orchestrator.runners.remote import anthropic  # noqa: PLC0415
 
@@ -184,7 +196,7 @@ def _factory(name: str, runner: sections.Kind, on_progress: OnProgress) -> SlotF
                 anthropic.AnthropicSettings(
                     version=runner.version,
                     max_tokens=runner.max_tokens,
-                    **_common(name, runner),
+                    **_common(name, runner, credential),
                 )
             )
         case sections.Gemini():
@@ -194,7 +206,7 @@ def _factory(name: str, runner: sections.Kind, on_progress: OnProgress) -> SlotF
                 gemini.GeminiSettings(
                     project=runner.project,
                     region=runner.region,
-                    **_common(name, runner),
+                    **_common(name, runner, credential),
                 )
             )
         case _:
@@ -207,26 +219,76 @@ class _Common(TypedDict):
     base_url: str
     model: str
     api_key: Callable[[], str] | None
+    renew: Callable[[str], Awaitable[None]] | None
+    bearer: bool
     headers: Mapping[str, str]
     extra_body: Mapping[str, object]
     drop_params: bool
     provider: str
     ca_file: str | None
+    client_cert: tuple[str, str | None] | None
     verify: bool
 
 
-def _common(name: str, runner: sections.Remote) -> _Common:
+def _common(name: str, runner: sections.Remote, credential: Credential | None) -> _Common:
+    api_key = runner.api_key.reveal if isinstance(runner.api_key, Secret) else None
     return {
         "base_url": runner.base_url,
         "model": runner.model,
-        "api_key": runner.api_key.reveal if runner.api_key else None,
+        "api_key": credential.read if credential else api_key,
+        "renew": credential.renew if credential else None,
+        "bearer": credential.source.token if credential else False,
         "headers": {key: value.reveal() for key, value in runner.headers.items()},
         "extra_body": runner.extra_body,
         "drop_params": runner.drop_params,
         "provider": name,
-        "ca_file": str(runner.ca_file) if runner.ca_file else None,
+        "ca_file": _path(runner.ca_file),
+        "client_cert": (
+            (str(runner.client_cert), _path(runner.client_key)) if runner.client_cert else None
+        ),
         "verify": runner.verify,
     }
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _credential(runner: sections.Kind) -> Credential | None:
+    """Returns what holds a key that may change; None for one that can't, or none at all."""
+    match runner:
+        case sections.Remote(api_key=Secret(path=Path() as path) as secret):
+            return Credential(file_source(path), secret.reveal())
+        case sections.Remote(api_key=Fetched() as fetched):
+            return Credential(_key_source(fetched))
+        case _:
+            return None
+
+
+def _key_source(fetched: Fetched) -> KeySource:
+    match fetched.way:
+        case OAuth2() as client:
+            from orchestrator.runners.remote import token_endpoint  # noqa: PLC0415
+
+            secret = client.client_secret
+            return token_endpoint.client_credentials_source(
+                token_endpoint.TokenEndpoint(url=client.token_url, ca_file=_path(client.ca_file)),
+                token_endpoint.ClientCredentials(
+                    client_id=client.client_id,
+                    client_secret=partial(text_in, secret.path) if secret.path else secret.reveal,
+                    scope=client.scope,
+                    params=client.params,
+                    auth=client.auth,
+                ),
+            )
+        case Google() as account:
+            from orchestrator.runners.remote.google_account import google_source  # noqa: PLC0415
+
+            return google_source(account.file, account.scopes, _path(account.ca_file))
+        case command:
+            from orchestrator.runners.remote.key_command import command_source  # noqa: PLC0415
+
+            return command_source(command, fetched.ttl)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +350,7 @@ class RunningDeployment:
         self._next_epoch = next_epoch
         self._engine: Ref | None = None
         self._supervisor: Ref | None = None
+        self._session: Ref | None = None
         self._wake = Wake()
         metrics.for_deployment(plan.name).observe(
             ready=lambda: float(self.inflight.ready),
@@ -310,7 +373,9 @@ class RunningDeployment:
         return self.plan.factory.inspect(request)
 
     def start(self) -> None:
-        """Starts the supervisor, which starts everything else."""
+        """Starts its key's session, if it has one, and the supervisor, which starts the rest."""
+        if self.plan.credential is not None:
+            self._start_session(self.plan.credential)
         self._supervisor = Supervisor.start(
             self.inflight,
             self.plan.supervision,
@@ -354,8 +419,23 @@ class RunningDeployment:
                 logger.debug("the supervisor of %s was gone before", self.plan.name)
             self._supervisor.stop(block=False)
             await ended(self._supervisor)
+        if self._session is not None:
+            session, self._session = self._session, None
+            kill(session)  # it may be waiting for a key that nobody wants any more
+            await ended(session)
         await self.plan.factory.aclose()
         metrics.for_deployment(self.plan.name).forget()
+
+    def _start_session(self, credential: Credential) -> None:
+        def died(cause: BaseException | None) -> None:
+            if self._session is None:  # it was ended here
+                return
+            logger.error(
+                "the session of %s died and is started anew", self.plan.name, exc_info=cause
+            )
+            self._start_session(credential)
+
+        self._session = Session.start(self.plan.name, credential, on_death=died)
 
     def _accepted(self) -> None:
         self.gates.retry.budget.accepted(asyncio.get_running_loop().time())

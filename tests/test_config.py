@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "config"
 SHIPPED = [FOLDER / "gateway.yaml", *sorted(FOLDER.joinpath("examples").glob("*.yaml"))]
 KEY = "zq-not-to-be-seen-7391"
-ENVIRON = {"PROVIDER_KEY": KEY}
+ENVIRON = {"PROVIDER_KEY": KEY, "CLIENT_SECRET": KEY}
 
 # the shape of the file that the project promises, each value its default
 PROMISED = """\

@@ -14,6 +14,7 @@ from orchestrator.attempt import Outcome
 from orchestrator.inflight import Fault, Ticket
 from orchestrator.policies.rate_limit import Permit
 from orchestrator.request import PriorityRequest
+from orchestrator.runners.remote.credentials import Key
 
 # --- to the engine -------------------------------------------------------------------------------
 
@@ -93,6 +94,29 @@ class RunnerStarted:
 
 
 WorkerMessage = Assign | Abort | RunnerLost | RunnerStarted
+
+# --- to a session --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """A provider refused this key; answered when there is another, or with why there is none."""
+
+    refused: Key | None
+    """None: there was none to send."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """The time has come for the next key; told by the session to itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """See whether the key's file is another one; told by the session to itself."""
+
+
+SessionMessage = Renew | Fetch | Look
 
 # --- to the supervisor ---------------------------------------------------------------------------
 

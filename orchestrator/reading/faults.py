@@ -159,6 +159,14 @@ class _Node:
         """The section of that kind."""
         return _Node({"$ref": self.kinds.get(kind, "")}, self._root)
 
+    @property
+    def form(self) -> "_Node":
+        """The section among the forms that a value may have, else the node itself."""
+        for option in map(section_of, list_of(self._raw.get("oneOf"))):
+            if "$ref" in option:
+                return _Node(option, self._root)
+        return self
+
     def child(self, part: str | int) -> "_Node | None":
         """What stands below that key or index, if the schema knows it."""
         if isinstance(part, int):
@@ -180,6 +188,9 @@ def _finding(error: ErrorDetails, document: Document, node: _Node) -> Finding:
             break
         if node.kinds:  # the kind is a step to pydantic, not in the YAML
             node = node.of_kind(str(part))
+            continue
+        if str(part).startswith("("):  # so is which of several forms a value has
+            node = node.form
             continue
         path.append(part)
         # a key that the schema doesn't know is told with the section that it stands in

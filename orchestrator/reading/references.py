@@ -31,12 +31,14 @@ class Surroundings:
 class Secret:
     """A text that no log, message or dump shows."""
 
-    __slots__ = ("_value", "origin")
+    __slots__ = ("_value", "origin", "path")
 
-    def __init__(self, value: str, origin: str = "inline") -> None:
+    def __init__(self, value: str, origin: str = "inline", path: Path | None = None) -> None:
         self._value = value
         self.origin = origin
         """Where it came from: `inline`, `env NAME` or `file PATH`."""
+        self.path = path
+        """The file, for whoever reads it again when it has changed."""
 
     def __repr__(self) -> str:
         return f"<Secret, {self.origin}>"
@@ -173,7 +175,7 @@ def _read_secret(value: object, info: ValidationInfo) -> Secret:
             return Secret(_usable(_from_environment(name, info), variable), f"env {name}")
         case [("file", str(name))] if name:
             path = placed(name, info)
-            return Secret(_usable(_only_line(path), f"file {path}"), f"file {path}")
+            return Secret(_usable(_only_line(path), f"file {path}"), f"file {path}", path)
         case _:
             # whatever stands there may be the secret itself, so it isn't told
             raise wrong("not a secret; {env: NAME}, {file: PATH} or a text is allowed")

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
+from orchestrator.reading.credentials import ApiKey
 from orchestrator.reading.presets import PRESETS
 from orchestrator.reading.quantities import text, whole, wrong
 from orchestrator.reading.references import Secret, Surroundings, base_url, existing_file
@@ -40,8 +41,9 @@ class Remote(Section):
     """Address before the API's own path; a kind that is known by name has one already."""
     model: NonEmpty
     """The model's name at the provider."""
-    api_key: Secret | None = None
-    """{env: NAME} or {file: PATH}; without base_url also the kind's own (OPENAI_API_KEY)."""
+    api_key: ApiKey | None = None
+    """{env: NAME}, {file: PATH}, {command: [...]}, {oauth2: ...} or {google: ...}; without base_url
+    also the kind's own variable (OPENAI_API_KEY)."""
     headers: Annotated[
         Mapping[HeaderName, Secret],
         AfterValidator(_not_own),
@@ -57,6 +59,10 @@ class Remote(Section):
     """Whether fields that the provider can't do are left out instead of refused with 400."""
     ca_file: Annotated[Path, existing_file()] | None = None
     """PEM file of the certificate authorities to trust instead of the usual ones."""
+    client_cert: Annotated[Path, existing_file()] | None = None
+    """PEM file of our own certificate, where the provider wants one."""
+    client_key: Annotated[Path, existing_file()] | None = None
+    """PEM file of its private key; null if that stands in the same file."""
     verify: bool = True
     """Whether the provider must prove who it is; false only for tests."""
 
@@ -90,6 +96,8 @@ class Remote(Section):
             raise wrong("api_key and the header authorization exclude each other")
         if self.ca_file and not self.verify:
             raise wrong("ca_file is of no use with verify: false")
+        if self.client_key and not self.client_cert:
+            raise wrong("client_key is of no use without client_cert")
         return self
 
 

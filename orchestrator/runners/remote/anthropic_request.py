@@ -55,7 +55,9 @@ class AnthropicSettings(RemoteSettings):
 def own_headers(settings: AnthropicSettings, secret: str | None) -> dict[str, str]:
     """Returns the headers that the API wants."""
     headers = {"anthropic-version": settings.version}
-    if secret is not None:
+    if secret is not None and settings.bearer:
+        headers["authorization"] = f"Bearer {secret}"
+    elif secret is not None:
         headers["x-api-key"] = secret
     return headers
 

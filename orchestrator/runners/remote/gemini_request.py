@@ -69,7 +69,7 @@ def own_headers(settings: GeminiSettings, secret: str | None) -> dict[str, str]:
     """Returns the headers that carry the key."""
     if secret is None:
         return {}
-    if settings.project is not None:
+    if settings.bearer or settings.project is not None:
         return {"authorization": f"Bearer {secret}"}
     return {"x-goog-api-key": secret}
 

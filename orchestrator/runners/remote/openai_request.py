@@ -109,7 +109,7 @@ def own_headers(settings: OpenAISettings, secret: str | None) -> dict[str, str]:
     """Returns the headers by which OpenAI knows its customer."""
     headers: dict[str, str] = {}
     if secret is not None:
-        if settings.azure:
+        if settings.azure and not settings.bearer:
             headers["api-key"] = secret
         else:
             headers["authorization"] = f"Bearer {secret}"

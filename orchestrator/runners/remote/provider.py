@@ -20,7 +20,11 @@ from typing import Protocol
 import httpx
 
 from orchestrator import metrics
-from orchestrator.errors import WorkerHungError
+from orchestrator.errors import (
+    OrchestratorError,
+    UpstreamAuthenticationError,
+    WorkerHungError,
+)
 from orchestrator.events import Finished, FinishReason, TokenChunk
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import Abilities, SlotFactory
@@ -177,19 +181,9 @@ class ProviderRunner:
         """
         dialect, provider = self._dialect, self._settings.provider
         written = dialect.json_arguments
-        secret = secret_of(self._settings)
+        secret, response = await self._open(request, lease)
         answer = dialect.read(secret)
-        response = await send(
-            self._transport,
-            dialect.ask(request, secret),
-            lease,
-            provider=provider,
-            again=request.idempotent,
-        )
         async with contextlib.aclosing(Body(response, provider)) as body:
-            if not response.is_success:
-                refusal = await body.refusal(secret, dialect.refusals)
-                raise refusal
             if await body.first_byte() in dialect.no_events:
                 whole = ServerSentEvent(await body.rest())
                 chunk = await take_large(
@@ -224,6 +218,56 @@ class ProviderRunner:
             if answer.events == 0:
                 body.check_kind()
             yield answer.end()
+
+    async def _open(
+        self, request: PriorityRequest, lease: Lease
+    ) -> tuple[str | None, httpx.Response]:
+        """Sends the request and returns the key that was taken and the answer to it.
+
+        A key that the provider refuses is renewed and the request sent once more: nothing came of
+        the first time. Getting a key is a part of connecting, so its lease runs meanwhile.
+
+        Raises:
+            OrchestratorError: What the provider refused, or why there is no key.
+        """
+        settings, renew = self._settings, self._settings.renew
+        secret = secret_of(settings)
+        if renew is not None and not secret:  # none was fetched yet
+            lease.arm(Step.CONNECT)
+            await renew("")
+            secret, renew = secret_of(settings), None
+        response = await self._send(request, secret, lease)
+        if response.is_success:
+            return secret, response
+        refusal = await self._refusal(response, secret)
+        if renew is None or not isinstance(refusal, UpstreamAuthenticationError):
+            raise refusal
+        lease.arm(Step.CONNECT)
+        try:
+            await renew(secret or "")
+        except OrchestratorError as error:
+            raise refusal from error
+        secret = secret_of(settings)
+        response = await self._send(request, secret, lease)
+        if not response.is_success:
+            refusal = await self._refusal(response, secret)
+            raise refusal
+        return secret, response
+
+    async def _send(
+        self, request: PriorityRequest, secret: str | None, lease: Lease
+    ) -> httpx.Response:
+        return await send(
+            self._transport,
+            self._dialect.ask(request, secret),
+            lease,
+            provider=self._settings.provider,
+            again=request.idempotent,
+        )
+
+    async def _refusal(self, response: httpx.Response, secret: str | None) -> OrchestratorError:
+        async with contextlib.aclosing(Body(response, self._settings.provider)) as body:
+            return await body.refusal(secret, self._dialect.refusals)
 
     async def closed(self) -> BaseException:
         """Waits for ever: there is nothing here that could die."""

@@ -15,7 +15,7 @@ Decided:
 """
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import httpx
@@ -39,6 +39,10 @@ class RemoteSettings:
     """The provider's own name of the model."""
     api_key: Callable[[], str] | None = field(default=None, repr=False)
     """Asked for every request, so that a key may change; None sends none."""
+    renew: Callable[[str], Awaitable[None]] | None = field(default=None, repr=False)
+    """Awaited with a key that was refused, or with none at all, until there is another."""
+    bearer: bool = False
+    """The key is an access token, which goes into no header of the provider's own."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Sent besides ours, and in place of ours of the same name."""
     extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -49,6 +53,8 @@ class RemoteSettings:
     """The name in errors and metrics."""
     ca_file: str | None = None
     """PEM file of the authorities to trust instead of the usual ones."""
+    client_cert: tuple[str, str | None] | None = None
+    """PEM files of our own certificate and, if it isn't in the same one, of its key."""
     verify: bool = True
     """False trusts whoever answers."""
 
@@ -137,23 +143,41 @@ def check_headers(settings: RemoteSettings) -> None:
 
 
 def ssl_context(settings: RemoteSettings) -> ssl.SSLContext | None:
-    """Returns whom to trust; None where only `http` is spoken.
+    """Returns whom to trust, and who we are; None where only `http` is spoken.
+
+    Raises:
+        ConfigError: `ca_file` or `client_cert` can't be used.
+    """
+    if not settings.base_url.lower().startswith("https:"):
+        return None
+    if settings.verify:
+        context = trusted(settings.base_url, settings.ca_file)
+    else:
+        context = httpx.create_ssl_context(verify=False)
+    if settings.client_cert is not None and context is not None:
+        certificate, key = settings.client_cert
+        try:
+            # without a password it would ask the terminal for one
+            context.load_cert_chain(certificate, key, password="")
+        except OSError as error:
+            raise ConfigError(
+                f"client_cert {certificate} can't be used: {describe(error)}"
+            ) from error
+    return context
+
+
+def trusted(url: str, ca_file: str | None) -> ssl.SSLContext | None:
+    """Returns whom to trust at that address; None where only `http` is spoken.
 
     Raises:
         ConfigError: `ca_file` can't be used.
     """
-    if not settings.base_url.lower().startswith("https:"):
+    if not url.lower().startswith("https:"):
         return None
-    if not settings.verify:
-        return httpx.create_ssl_context(verify=False)
     try:
-        return (
-            ssl.create_default_context(cafile=settings.ca_file)
-            if settings.ca_file
-            else httpx.create_ssl_context()
-        )
+        return ssl.create_default_context(cafile=ca_file) if ca_file else httpx.create_ssl_context()
     except OSError as error:
-        raise ConfigError(f"ca_file {settings.ca_file} can't be used: {describe(error)}") from error
+        raise ConfigError(f"ca_file {ca_file} can't be used: {describe(error)}") from error
 
 
 def leave_out(settings: RemoteSettings, param: str, what: str) -> None:
