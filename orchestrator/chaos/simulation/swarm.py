@@ -186,6 +186,8 @@ def _falls(chance: random.Random, share: float) -> bool:
 
 def _at_point(chance: random.Random, action: Action, names: Sequence[str]) -> Injection:
     point = chance.choice(POINTS)
+    if action is Action.CANCEL and _falls(chance, 0.5):
+        point = Point.WORKER_IDLE  # the outcome is on its way to the engine, and nobody waits now
     rare = point in {Point.POISON_PUBLISHED, Point.ENGINE_SERVES, Point.WORKER_ENDED}
     return Injection(
         do=action,

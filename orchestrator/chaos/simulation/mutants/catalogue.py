@@ -69,11 +69,6 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("gate hides the first error", HERE, instead_of(Engine, engines.BlamesTheGate)),
     Mutant("permit of a lost slot kept", HERE, instead_of(Engine, engines.ForgetsThePermit)),
     Mutant(
-        "permit of an attempt that never began kept",
-        HERE,
-        instead_of(RemoteWorker, engines.KeepsAnUnusedPermit),
-    ),
-    Mutant(
         "refusal taken for the first error", HERE, instead_of(Engine, engines.RemembersARefusal)
     ),
     Mutant("probe kept by a cancel", HERE, instead_of(Breaker, policies.KeepsTheProbe)),

@@ -1,7 +1,6 @@
 """Bugs of the engine, the worker and the deadline."""
 
 import asyncio
-from dataclasses import replace
 
 from typing_extensions import override
 
@@ -56,20 +55,6 @@ class ForgetsThePermit(Engine):
         if slot is not None and slot.ticket is not None:
             slot.permit = Permit(RateLimiter(RateLimits()), 0)
         super()._lose(worker, cause)
-
-
-class KeepsAnUnusedPermit(RemoteWorker):
-    """An attempt that was canceled before its first step keeps its permit."""
-
-    @override
-    def _finish(
-        self,
-        assign: Assign,
-        record: AttemptRecord,
-        result: OrchestratorError | BaseException | None,
-    ) -> None:
-        elsewhere = Permit(RateLimiter(RateLimits()), 0)
-        super()._finish(replace(assign, permit=elsewhere), record, result)
 
 
 class RemembersARefusal(Engine):
