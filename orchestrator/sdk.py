@@ -86,6 +86,7 @@ class TokenStream:
         self._ending: Ending | None = None
         self._texts: list[str] = []
         self._receiving: Future[Received] | None = None
+        self._question: Coroutine[Any, Any, Received] | None = None
         self._taken: Received | None = None
         """What the question has taken from the channel; its answer may be lost on the way here."""
 
@@ -222,7 +223,7 @@ class TokenStream:
         if self._home.is_closed():
             return None
         if self._receiving is None:
-            question = self._receive_at_home()
+            question = self._question = self._receive_at_home()
             try:
                 self._receiving = asyncio.run_coroutine_threadsafe(question, self._home)
             except RuntimeError:  # closed just now
@@ -237,6 +238,8 @@ class TokenStream:
     def _leftovers(self) -> Received:
         # a loop that is closed between a question's last step and the word of it answers nothing
         self._receiving = None
+        if self._question is not None:
+            self._question.close()  # one that had not begun would be "never awaited"
         if self._taken is not None:
             return self._taken
         chunks, ending = self._request.channel.take()

@@ -130,6 +130,7 @@ class Probe:
 
 async def play(lab: Lab, number: int, fault: str, chance: random.Random) -> Outcome:
     """Plays one round and judges it; the system is whole again when it returns."""
+    begun_at = time.perf_counter()
     process, record = lab.process, lab.record()
     crowd = Crowd([Reading(prompt, lab.ask(prompt)) for prompt in PROMPTS])
     readings = crowd.readings
@@ -138,7 +139,12 @@ async def play(lab: Lab, number: int, fault: str, chance: random.Random) -> Outc
     with Target(process.pid, lab.host_started_at()) as target:
         outcome.chunks_before = await _random_moment(lab, crowd, chance)
         probe = Probe(target, record)
-        signalled_at = target.inject(fault)
+        try:
+            signalled_at = target.inject(fault)
+        except ProcessLookupError:
+            # a lease that is too short for this machine, or something worse
+            outcome.violations.append(f"it died before it was broken: {await process.closed()}")
+            signalled_at = begun_at
         crash = await process.closed()
         noticed_at = await _noticed(lab, readings, signalled_at)
         await probe.end()
