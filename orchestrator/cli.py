@@ -4,10 +4,11 @@ A user's mistake is a line a fault on standard error, never a traceback. Exit co
 1 failed, 2 the configuration or the command line is wrong, 130 interrupted.
 """
 
+import asyncio
 import logging
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
@@ -19,13 +20,14 @@ import msgspec
 import typer
 
 from orchestrator.config import Config, embedded_default, load, summary
+from orchestrator.connect import connect
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.gateway.chunks import usage_object
 from orchestrator.gateway.listener import BindError
-from orchestrator.gateway.screen import folding_table, plain_console
+from orchestrator.gateway.screen import folding_table, plain_console, print_findings
 from orchestrator.gateway.serve import serve as run_gateway
 from orchestrator.sdk import Orchestrator, TokenStream
-from orchestrator.wiring import plan_deployments
+from orchestrator.wiring import DeploymentPlan, plan_deployments
 
 FAILED = 1
 WRONG = 2
@@ -117,22 +119,48 @@ def serve(
 
 
 @app.command()
-def check(config: ConfigPath = None) -> None:
+def check(
+    config: ConfigPath = None,
+    *,
+    connected: Annotated[
+        bool, typer.Option("--connect", help="Also ask every deployment for a first token.")
+    ] = False,
+    loaded: Annotated[
+        bool, typer.Option("--load", help="Also load local models and ask them.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds for each deployment that is asked.")
+    ] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
     """Validates a configuration and shows what it would run; starts nothing.
 
     Each fault is one line: file, line, key, what was found and what is allowed. Exit code 2.
 
-    [bold]Example[/bold]
+    With --connect it tells of each deployment whether it can be reached, its key is accepted, the
+    model exists, and how long the first token takes, for which it asks it for a few tokens.
+    Exit code 1 if any of that fails.
+
+    [bold]Examples[/bold]
 
       orchestrator check config/gateway.yaml
+
+      orchestrator check config/gateway.yaml --connect --json
     """
     with _mistakes_told():
         settings = _read(config)
-        plan_deployments(settings)  # finds what only the runners know
+        plans, _ = plan_deployments(settings)  # finds what only the runners know
+        if connected or loaded:
+            _connect(plans, limit=timeout, load=loaded, as_json=as_json)
+            return
+    rows = summary(settings)
+    if as_json:
+        print(msgspec.json.encode([asdict(row) for row in rows]).decode())
+        return
     table = folding_table(
         *("route", "deployment", "runner", "model", "where", "slots", "queue", "limits / min")
     )
-    for row in summary(settings):
+    for row in rows:
         requests, tokens = row.requests_per_minute, row.tokens_per_minute
         limits = [f"{requests} requests"] * bool(requests) + [f"{tokens} tokens"] * bool(tokens)
         table.add_row(
@@ -207,6 +235,13 @@ def _read(path: Path | None) -> Config:
     return config
 
 
+def _connect(plans: Sequence[DeploymentPlan], *, limit: float, load: bool, as_json: bool) -> None:
+    findings = asyncio.run(connect(plans, limit=limit, load=load))
+    print_findings(findings, as_json=as_json)
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(FAILED)
+
+
 def _result_json(stream: TokenStream) -> str:
     answer = stream.result()
     return msgspec.json.encode(
@@ -246,5 +281,7 @@ def _complain(text: str) -> None:
 
 
 def _log_to_stderr(level: LogLevel) -> None:
+    # what no line shows need not be found out for each
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("orchestrator").setLevel(level.upper())

@@ -1,4 +1,4 @@
-"""What `orchestrator serve` prints: progress as plain lines, then one table and one curl line."""
+"""What is printed: progress as plain lines, one table and one curl line; findings as a table."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +7,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Column, Table
 
+from orchestrator.connect import STEPS, Finding
 from orchestrator.wiring import DeploymentHealth
 
 FILE_WIDTH = 160
@@ -74,6 +75,51 @@ class Screen:
 
     def _say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
+
+
+def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
+    """Prints what `orchestrator check --connect` has found.
+
+    Args:
+        findings: One a deployment.
+        as_json: As one JSON array, for programs.
+    """
+    console = plain_console()
+    if as_json:
+        line = msgspec.json.encode([_plain_finding(finding) for finding in findings]).decode()
+        console.print(line, soft_wrap=True)
+        return
+    table = folding_table("deployment", "model", *STEPS)
+    for finding in findings:
+        words = [_word(finding.steps[step]) for step in STEPS]
+        if finding.first_token is not None:
+            words[-1] = f"{finding.first_token * 1000:.0f} ms"
+        table.add_row(finding.deployment, finding.model, *words)
+    console.print(table)
+    for finding in findings:
+        if finding.error is not None:
+            text = " ".join(finding.error.message.split())
+            line = f"{finding.deployment}: {finding.failed}: {text}; {finding.advice}"
+            console.print(line, soft_wrap=True)
+
+
+def _word(passed: bool | None) -> str:  # noqa: FBT001 - one value, and it is the question
+    return "-" if passed is None else "ok" if passed else "FAILED"
+
+
+def _plain_finding(finding: Finding) -> dict[str, object]:
+    error = finding.error
+    return {
+        "deployment": finding.deployment,
+        "model": finding.model,
+        "local": finding.local,
+        "ok": finding.ok,
+        "steps": {step.replace(" ", "_"): passed for step, passed in finding.steps.items()},
+        "first_token_seconds": finding.first_token,
+        "failed": finding.failed and finding.failed.replace(" ", "_"),
+        "error": error and {"code": error.code, "message": error.message},
+        "advice": finding.advice,
+    }
 
 
 def curl_line(url: str, model: str) -> str:

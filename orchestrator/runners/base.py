@@ -84,6 +84,11 @@ async def nothing_to_close() -> None:
     """The end of a slot factory that holds nothing of its own."""
 
 
+async def nowhere_to_look(_request: PriorityRequest) -> str:
+    """The answer of a runner whose model is nowhere to be found but in use."""
+    return "unknown"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFactory:
     """Makes runners for the slots of one deployment, again and again."""
@@ -95,5 +100,8 @@ class SlotFactory:
     inspect: Callable[[PriorityRequest], Awaitable[None] | None] = accept_anything
     """Refuses a request that the runner can't serve, before it is queued: raises
     `InvalidRequestError` at once or from the awaitable that it returns."""
+    find: Callable[[PriorityRequest], Awaitable[str]] = nowhere_to_look
+    """Looks where the model is, without loading it or asking it the request, which is any that it
+    could be asked: returns what it found, for people, or raises an `OrchestratorError`."""
     aclose: Callable[[], Awaitable[None]] = nothing_to_close
     """Ends what the runners share (the model host)."""

@@ -45,5 +45,6 @@ def factory(
         read=lambda secret: GeminiDecoder(settings.provider, secret=secret),
         refusals=REFUSALS,
         marks_end=False,
+        models=None if settings.project else "/models",
     )
     return slots_of(dialect, inspect, transport)

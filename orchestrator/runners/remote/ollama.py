@@ -24,6 +24,7 @@ from orchestrator.runners.remote.ollama_request import payload
 from orchestrator.runners.remote.provider import Dialect, slots_of
 from orchestrator.runners.remote.settings import RemoteSettings, address, encode, headers_of
 from orchestrator.runners.remote.sse import ServerSentEvent
+from orchestrator.runners.remote.upstream import post
 
 LENGTH_REASONS = ("length", "limit")
 
@@ -196,7 +197,7 @@ def factory(
         if secret is not None:
             own["authorization"] = f"Bearer {secret}"
         content = encode(payload(settings, request))
-        return httpx.Request("POST", url, headers=headers_of(settings, own), content=content)
+        return post(url, headers_of(settings, own), content)
 
     def inspect(request: PriorityRequest) -> None:
         payload(settings, request)
@@ -209,5 +210,6 @@ def factory(
         read=lambda secret: OllamaDecoder(settings.provider, secret=secret),
         framing=LineDecoder,
         no_events=(b"<", b"["),
+        models="/api/tags",
     )
     return slots_of(dialect, inspect, transport)

@@ -40,5 +40,6 @@ def factory(
         host=url.host,
         ask=ask,
         read=lambda secret: ChatDecoder(settings.provider, secret=secret),
+        models=None if settings.azure else "/models",  # Azure lists models, but not deployments
     )
     return slots_of(dialect, lambda request: check(settings, request), transport)

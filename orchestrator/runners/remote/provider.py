@@ -31,6 +31,7 @@ from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.classify import ANY_PROVIDER, Refusals
 from orchestrator.runners.lease import Lease, Step
 from orchestrator.runners.remote.large import LARGE_EVENT_BYTES, take_large
+from orchestrator.runners.remote.listing import find
 from orchestrator.runners.remote.settings import (
     RemoteSettings,
     check_headers,
@@ -143,6 +144,8 @@ class Dialect:
     """First bytes of a body that is read at once and not as events."""
     json_arguments: bool = False
     """Whether the arguments of a call come as an object, which the reader writes as JSON."""
+    models: str | None = "/models"
+    """Path of the provider's list of models; None if it has none."""
     marks_end: bool = True
     """Whether a stream of this provider has an end marker after its finish reason."""
 
@@ -302,6 +305,9 @@ def slots_of(
         create=lambda: ProviderRunner(dialect, shared),
         model=settings.model,
         inspect=inspect,
+        find=lambda request: find(
+            settings, dialect.models, dialect.ask(request, secret_of(settings)).headers, shared
+        ),
         aclose=shared.aclose,
     )
 

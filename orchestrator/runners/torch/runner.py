@@ -304,9 +304,17 @@ def factory(
     """
     host = ModelHost(settings, on_progress=on_progress, program=program)
     seeds = chance or random.SystemRandom()
+
+    async def find(_request: PriorityRequest) -> str:
+        # the hub's own library takes a while to load and nobody but a check wants it
+        from orchestrator.runners.torch import find  # noqa: PLC0415
+
+        return await find.find(settings)
+
     return SlotFactory(
         create=lambda: TorchRunner(host, seeds),
         model=settings.model,
         inspect=Inspector(host).inspect,
+        find=find,
         aclose=host.aclose,
     )
