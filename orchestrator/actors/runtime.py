@@ -206,7 +206,8 @@ class LoopActor(pykka.Actor):
                 raise asyncio.CancelledError  # noqa: TRY301 - the same end as a kill a step later
             self.on_start()
             while not self.actor_stopped.is_set():
-                envelope = await self._mailbox.next()
+                inbox = self._mailbox
+                envelope = await inbox.next() if inbox.empty() else inbox.get()
                 await self._handle(envelope)
                 envelope = None
         except BaseException as error:  # noqa: BLE001 - rule 1
@@ -218,7 +219,7 @@ class LoopActor(pykka.Actor):
     async def _handle(self, envelope: Envelope[Any]) -> None:
         try:
             result = self._handle_receive(envelope.message)
-            if inspect.isawaitable(result):
+            if result is not None and inspect.isawaitable(result):
                 result = await cast("Awaitable[object]", result)
         except Exception:
             if envelope.reply_to is None:

@@ -87,7 +87,7 @@ class RemoteWorker(LoopActor):
         self.spawn(self._start(), self._started)
 
     @override
-    async def on_receive(self, message: WorkerMessage) -> None:
+    def on_receive(self, message: WorkerMessage) -> None:
         """Handles one message.
 
         Raises:

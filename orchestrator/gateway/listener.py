@@ -42,12 +42,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @override
     def on_url(self, url: bytes) -> None:
-        self._count(url)
+        self._count(len(url))
         super().on_url(url)
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(name, value)
+        self._count(len(name) + len(value))
         super().on_header(name, value)
 
     @override
@@ -61,8 +61,8 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         self.transport.close()
 
-    def _count(self, *parts: bytes) -> None:
-        self._head_bytes += sum(len(part) for part in parts)
+    def _count(self, more_bytes: int) -> None:
+        self._head_bytes += more_bytes
         if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) >= MAX_HEADERS:
             raise ValueError("the request's head is too large")  # the parser makes it a 400
 

@@ -73,19 +73,27 @@ class Visit:
         request = self.request
         ending = request.channel.ending if request else None
         usage = ending.usage if isinstance(ending, Finished) else None
-        logger.log(
+        # made here, for logging would walk the stack to find out that it is always this line
+        record = logger.makeRecord(
+            logger.name,
             level,
+            __file__,
+            0,
             "%s %s %d route=%s id=%s ms=%.1f prompt=%s completion=%s attempts=%d%s",
-            self.method,
-            # what a caller sent must not break the line
-            self.path.encode("unicode_escape").decode(),
-            self.status,
-            request.model.encode("unicode_escape").decode()[:128] if request else "-",
-            self.request_id,
-            (asyncio.get_running_loop().time() - self.started_at) * 1000,
-            usage.prompt_tokens if usage else "-",
-            usage.completion_tokens if usage else "-",
-            len(request.attempts) if request else 0,
-            f" error={ending.error.code}" if isinstance(ending, Failed) else "",
+            (
+                self.method,
+                # what a caller sent must not break the line
+                self.path.encode("unicode_escape").decode(),
+                self.status,
+                request.model.encode("unicode_escape").decode()[:128] if request else "-",
+                self.request_id,
+                (asyncio.get_running_loop().time() - self.started_at) * 1000,
+                usage.prompt_tokens if usage else "-",
+                usage.completion_tokens if usage else "-",
+                len(request.attempts) if request else 0,
+                f" error={ending.error.code}" if isinstance(ending, Failed) else "",
+            ),
+            None,
             extra={"request_id": self.request_id, "status": self.status},
         )
+        logger.handle(record)

@@ -19,7 +19,7 @@ MAX_UNREAD_BYTES = 256 << 10
 """Beyond this the provider is not read from until the reader has caught up."""
 
 
-class Exchange(httpx.AsyncByteStream):
+class Incoming(httpx.AsyncByteStream):
     """One response while it comes: its head to wait for, then its body to read."""
 
     __slots__ = ("_connection", "_fault", "_waiter", "parser")
@@ -31,7 +31,13 @@ class Exchange(httpx.AsyncByteStream):
         self._waiter: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Exchange {self._fault or self.parser}>"
+        return f"<Incoming {self._fault or self.parser}>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next read of the body has its answer without waiting."""
+        parser = self.parser
+        return bool(parser.pieces) or parser.complete or self._fault is not None
 
     async def head(self) -> None:
         """Waits for the headers.
@@ -45,7 +51,7 @@ class Exchange(httpx.AsyncByteStream):
             await self._more()
 
     @override
-    def __aiter__(self) -> "Exchange":
+    def __aiter__(self) -> "Incoming":
         return self
 
     async def __anext__(self) -> bytes:
@@ -116,7 +122,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._on_free = on_free
         self._on_lost = on_lost
-        self._exchange: Exchange | None = None
+        self._exchange: Incoming | None = None
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self.free_since = 0.0
@@ -135,7 +141,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # what create_connection makes
         self.usable = True
 
-    def send(self, request: bytes) -> Exchange:
+    def send(self, request: bytes) -> Incoming:
         """Sends a request, which begins an exchange.
 
         Raises:
@@ -143,7 +149,7 @@ class Connection(asyncio.Protocol):
         """
         if self._transport is None or not self.usable:
             raise httpx.ReadError("the connection was closed before the request was sent")
-        self._exchange = Exchange(self)
+        self._exchange = Incoming(self)
         self._transport.write(request)
         return self._exchange
 

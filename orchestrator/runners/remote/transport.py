@@ -19,7 +19,7 @@ import httpx
 from typing_extensions import override
 
 from orchestrator.errors import describe
-from orchestrator.runners.remote.connection import Connection, Exchange
+from orchestrator.runners.remote.connection import Connection, Incoming
 from orchestrator.runners.remote.dial import dial
 
 IDLE_CONNECTION_SECONDS = 15.0
@@ -70,7 +70,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
             if trace is not None:
                 await trace(CONNECTING, {})
             connection = await self._connect(origin, url.host)
-        exchange: Exchange | None = None
+        exchange: Incoming | None = None
         try:
             if trace is not None:
                 await trace(SENDING, {})

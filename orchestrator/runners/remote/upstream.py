@@ -20,6 +20,7 @@ from orchestrator.errors import (
 )
 from orchestrator.runners.classify import ANY_PROVIDER, Refusals, classify, shorten
 from orchestrator.runners.lease import Lease, Step
+from orchestrator.runners.remote.connection import Incoming
 from orchestrator.runners.remote.transport import CONNECTING, SENDING
 
 MAX_BODY_BYTES = 16 << 20
@@ -164,7 +165,7 @@ class Body:
             peeked, self._peeked = self._peeked, None
             return peeked
         try:
-            if deadline is None:
+            if deadline is None or (isinstance(self._reads, Incoming) and self._reads.ready):
                 return await anext(self._reads, None)
             return await self._read_until(deadline)
         except httpx.RequestError as error:

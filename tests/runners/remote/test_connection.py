@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from orchestrator.runners.remote.connection import MAX_UNREAD_BYTES, Connection, Exchange
+from orchestrator.runners.remote.connection import MAX_UNREAD_BYTES, Connection, Incoming
 from tests.fakes.wire import Wire
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -21,7 +21,7 @@ class Line:
         self.connection = Connection(self.free.append, self.gone.append)
         self.connection.connection_made(self.wire)
 
-    def ask(self) -> Exchange:
+    def ask(self) -> Incoming:
         return self.connection.send(b"POST / HTTP/1.1\r\n\r\n")
 
     def hear(self, data: bytes) -> None:
@@ -109,8 +109,8 @@ async def test_a_connection_and_its_exchange_tell_their_state_in_words():
 
     assert idle == "<Connection free>"
     assert states == [
-        "<Exchange <ResponseParser in its head, 0 bytes ready>>",
+        "<Incoming <ResponseParser in its head, 0 bytes ready>>",
         "<Connection busy>",
-        "<Exchange <ResponseParser in its body, 2 bytes ready>>",
+        "<Incoming <ResponseParser in its body, 2 bytes ready>>",
     ]
-    assert repr(exchange) == "<Exchange the response was closed>"
+    assert repr(exchange) == "<Incoming the response was closed>"
