@@ -11,18 +11,13 @@ import asyncio
 import faulthandler
 import logging
 import os
-import random
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import pykka
-import uvloop
 from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
@@ -36,97 +31,19 @@ from orchestrator.errors import (
     RequestCanceledError,
 )
 from orchestrator.sdk import Orchestrator, TokenStream
-from orchestrator.wiring import DeploymentPlan, System
+from orchestrator.wiring import DeploymentPlan, RunningDeployment, System
 from tests.fakes.scripted import DONE, Stage
-
-T = TypeVar("T")
+from tests.torture.threads import PATIENCE_SECONDS, Threads, Work, home
 
 SWITCH_SECONDS = 1e-6
-PATIENCE_SECONDS = 30.0
-"""Whoever has waited for so long waits for ever."""
 SUBMITTERS = 3
-DELAY_STEPS = 400
 LATE = {"ask": 4000, "cancel": 4000, "poison": 20_000, "drain": 4000}
 """Steps, by race, with which each side wins about as often as the other (seen)."""
 TEXT = "abc"
 
-Work = Callable[[], str]
-
 
 class BrokenPromiseError(Exception):
     """A race ended as none may end."""
-
-
-class Threads:
-    """Lets pieces of work begin at the same moment on threads of their own.
-
-    Args:
-        seed: Of the small delays before each of them.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="race")
-        self._chance = random.Random(seed)
-        self.came_back: Counter[str] = Counter()
-
-    def together(self, *works: Work, last: Work, late_by: int) -> None:
-        """Runs them and counts how each came back.
-
-        Args:
-            works: Whoever asks for something.
-            last: What comes in between.
-            late_by: The most steps of a loop that it waits longer than the others.
-
-        Raises:
-            TimeoutError: One of them waits for ever.
-        """
-        barrier = threading.Barrier(len(works) + 1)
-
-        def begin(work: Work, delay: int) -> str:
-            barrier.wait(PATIENCE_SECONDS)
-            for _ in range(delay):
-                pass
-            return work()
-
-        futures = [
-            self._pool.submit(begin, work, self._chance.randrange(DELAY_STEPS)) for work in works
-        ]
-        futures.append(self._pool.submit(begin, last, self._chance.randrange(late_by)))
-        for future in futures:
-            self.came_back[future.result(PATIENCE_SECONDS)] += 1
-
-    def close(self) -> None:
-        """Ends the threads."""
-        self._pool.shutdown()
-
-
-class Home:
-    """An event loop on a thread of its own, as the SDK has one."""
-
-    def __init__(self) -> None:
-        self.loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="home", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine there and waits for its result."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_SECONDS)
-
-    def close(self) -> None:
-        """Ends loop and thread."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
-
-
-@contextmanager
-def home() -> Generator[Home]:
-    """A loop on a thread, closed at the end."""
-    made = Home()
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 class Echo(LoopActor):
@@ -175,8 +92,8 @@ def ask_and_stop(threads: Threads, trials: int) -> None:
             )
 
 
-def _orchestrator(hold: Stage | None = None) -> Orchestrator:
-    stage = hold or Stage(lambda _request, _call: [*TEXT, DONE])
+def _orchestrator() -> Orchestrator:
+    stage = Stage(lambda _request, _call: [*TEXT, DONE])
     plan = DeploymentPlan(
         name="m", factory=stage.factory(), slots=2, supervision=Supervision(on_poison="stay")
     )
@@ -219,17 +136,9 @@ def cancel_and_dispatch(threads: Threads, trials: int) -> None:
                 last=lambda second=second: cancels(second),
                 late_by=LATE["cancel"],
             )
-        idle = threading.Event()
-        home_of(first).call_soon_threadsafe(deployment.inflight.when_idle, idle.set)
-        if not idle.wait(PATIENCE_SECONDS):
-            raise TimeoutError("a request never left")
-        if deployment.gates.limiter.outstanding or deployment.inflight.live_slots != 2:
-            raise BrokenPromiseError(f"left behind: {deployment.inflight}")
-
-
-def home_of(stream: TokenStream) -> asyncio.AbstractEventLoop:
-    """The loop of the engines."""
-    return stream._home
+    left = len(deployment.inflight), deployment.gates.limiter.outstanding
+    if left != (0, 0):
+        raise BrokenPromiseError(f"requests and permits left behind: {left}")
 
 
 def poison_and_accept(threads: Threads, trials: int) -> None:
@@ -245,7 +154,7 @@ def poison_and_accept(threads: Threads, trials: int) -> None:
                 stream = orchestrator.submit("hi")
                 return _read(stream, EngineUnhealthyError)
 
-            def poisons(deployment=deployment) -> str:
+            def poisons(deployment: RunningDeployment = deployment) -> str:
                 there.loop.call_soon_threadsafe(
                     deployment.poison, "race", RuntimeError("on purpose")
                 )

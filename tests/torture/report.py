@@ -8,7 +8,7 @@ from statistics import median
 
 from rich.table import Table
 
-from tests.torture.round import Outcome
+from tests.torture.outcome import Outcome
 
 COLUMNS = (
     "fault",

@@ -7,10 +7,11 @@ import pytest
 import uvloop
 from rich.console import Console
 
-from tests.torture.leaks import growth, measure
+from tests.torture.counts import growth
+from tests.torture.leaks import measure
+from tests.torture.outcome import Outcome
 from tests.torture.races import RACES, run
 from tests.torture.report import table, write
-from tests.torture.round import Outcome
 from tests.torture.torture import torture
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]

@@ -17,8 +17,9 @@ from rich.console import Console
 
 from orchestrator.runners.lease import StepLimits
 from tests.torture.lab import ALIVE_SECONDS, running_lab
+from tests.torture.outcome import Outcome
 from tests.torture.report import table, write
-from tests.torture.round import Outcome, play
+from tests.torture.round import play
 from tests.torture.target import NUMBERS
 
 LIMITS = StepLimits(first_token=10.0, inter_token=6.0)

@@ -1,0 +1,115 @@
+"""What must hold after a round, whatever was broken and whenever."""
+
+import asyncio
+from collections.abc import Sequence
+
+from orchestrator.errors import OrchestratorError, WorkerCrashedError, WorkerError, WorkerHungError
+from tests.torture.lab import ALIVE_SECONDS, PROMPTS, Lab
+from tests.torture.outcome import Outcome, Reading
+from tests.torture.record import Record
+from tests.torture.target import DEATHS
+
+SHORT = 6
+"""Tokens of the answer that shows that the service is back."""
+DEATH_SECONDS = 0.05
+HANG_SLACK_SECONDS = 0.1
+SIGNS = {
+    "kill": "SIGKILL",
+    "segv": "SIGSEGV",
+    "stop": "missed its lease",
+    "wedge": "missed its lease",
+}
+"""What the crash's text must say of each fault."""
+
+
+async def judge(
+    lab: Lab, outcome: Outcome, readings: Sequence[Reading], record: Record, prompt: str
+) -> None:
+    """Notes every broken promise, and every fault that didn't land, in the outcome.
+
+    Args:
+        lab: Whole again, by itself.
+        outcome: Of the round.
+        readings: All its streams, ended.
+        record: Of the host that was broken.
+        prompt: What is asked next.
+    """
+    _judge_evidence(outcome)
+    for reading in readings:
+        _judge_stream(lab, outcome, reading, record)
+    _judge_times(outcome)
+    await _judge_aftermath(lab, outcome, prompt)
+
+
+def _judge_evidence(outcome: Outcome) -> None:
+    sign = SIGNS[outcome.fault]
+    if sign not in outcome.crash:
+        outcome.violations.append(f"the crash says nothing of {sign}: {outcome.crash}")
+    if outcome.fault == "stop" and not outcome.seen_stopped:
+        outcome.violations.append("inconclusive: the host was never seen stopped")
+    if outcome.fault == "wedge" and not outcome.beats:
+        outcome.violations.append("inconclusive: the host's heart did not beat on")
+
+
+def _judge_stream(lab: Lab, outcome: Outcome, reading: Reading, record: Record) -> None:
+    reference = lab.references[reading.prompt]
+    attempts = reading.stream.attempts
+    name = f"stream {PROMPTS.index(reading.prompt)}"
+    found = outcome.violations
+    if len(reading.endings) != 1:
+        found.append(f"{name} ended {len(reading.endings)} times")
+    if not reference.text.startswith(reading.text):
+        found.append(f"{name} read {reading.text!r}, which is no beginning of the answer")
+    if len(attempts) > 1:
+        outcome.retried += 1
+    if reading.error is None:
+        outcome.finished += 1
+        usage = reading.stream.usage
+        if reading.text != reference.text or usage is None:
+            found.append(f"{name} is finished but not whole: {reading.text!r}")
+        elif usage.completion_tokens != reference.tokens:
+            found.append(f"{name} counted {usage.completion_tokens} tokens")
+        return
+    outcome.interrupted += bool(reading.text)
+    outcome.unread += not reading.text
+    if not isinstance(reading.error, WorkerError):
+        found.append(f"{name} ended with {reading.error!r}")
+    expected = WorkerCrashedError if outcome.fault in DEATHS else WorkerHungError
+    if not isinstance(reading.error.root_cause, expected):
+        found.append(f"{name} tells {reading.error.root_cause!r} as its root cause")
+    if reading.text and len(attempts) == 1:
+        _judge_bounds(found, name, reading, record)
+
+
+def _judge_bounds(found: list[str], name: str, reading: Reading, record: Record) -> None:
+    read = len(reading.text.encode())
+    bounds = record.bounds(reading.prompt)
+    if bounds is None:
+        found.append(f"{name} was read, but the host knows nothing of it")
+    elif not bounds[0] <= read <= bounds[1]:
+        found.append(f"{name}: {read} bytes read, {bounds[0]} to {bounds[1]} sent")
+
+
+def _judge_times(outcome: Outcome) -> None:
+    # a lease whose own timer is late looks once more, after as long again
+    noticed = outcome.noticed_after - 2 * outcome.lateness
+    if outcome.fault in DEATHS:
+        # how long the kernel takes to take a process apart isn't ours to answer for
+        noticed = min(noticed, outcome.noticed_after - max(0.0, outcome.died_after))
+        if noticed > DEATH_SECONDS:
+            outcome.violations.append(f"death noticed after {noticed * 1000:.0f} ms")
+    elif noticed > HANG_SLACK_SECONDS:
+        outcome.violations.append(f"hang noticed {noticed * 1000:.0f} ms after its lease")
+
+
+async def _judge_aftermath(lab: Lab, outcome: Outcome, prompt: str) -> None:
+    """The next request is answered, and everything is back where it was."""
+    async with asyncio.timeout(ALIVE_SECONDS):
+        try:
+            answer = await lab.ask(prompt, SHORT)
+        except OrchestratorError as error:
+            outcome.violations.append(f"the next request failed: {error!r}")
+            return
+    if not answer.text or not lab.references[prompt].text.startswith(answer.text):
+        outcome.violations.append(f"the next answer is {answer.text!r}")
+    outcome.violations += lab.at_rest()
