@@ -186,14 +186,16 @@ def _falls(chance: random.Random, share: float) -> bool:
 
 def _at_point(chance: random.Random, action: Action, names: Sequence[str]) -> Injection:
     point = chance.choice(POINTS)
-    if action is Action.CANCEL and _falls(chance, 0.5):
-        point = Point.WORKER_IDLE  # the outcome is on its way to the engine, and nobody waits now
     rare = point in {Point.POISON_PUBLISHED, Point.ENGINE_SERVES, Point.WORKER_ENDED}
+    deployment = chance.choice(names)
+    nth = chance.randint(0, 2 if rare else MAX_NTH)
+    if action is Action.CANCEL and nth % 2 == 0:
+        point = Point.WORKER_IDLE  # the outcome is on its way to the engine, and nobody waits now
     return Injection(
         do=action,
-        deployment=chance.choice(names),
+        deployment=deployment,
         point=point,
-        nth=chance.randint(0, 2 if rare else MAX_NTH),
+        nth=nth,
         delay=chance.choice((0.0, 0.0, chance.uniform(0, MAX_DELAY)))
         if action is not Action.STRETCH
         else chance.uniform(0, MAX_STRETCH),
