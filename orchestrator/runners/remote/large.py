@@ -32,6 +32,10 @@ ESCAPE_BYTES = len(b"\\u0000")
 # Characters that no text may have (Unicode 23.7, "Noncharacters") stand for what was taken out.
 OPEN, CLOSE = "\ufdd0", "\ufdd1"
 STAND_IN = re.compile(f"{OPEN}([0-9]+){CLOSE}")
+# Members that readers keep, to tell them with a later event: what stands in for a text must be gone
+# by then. They are short, or base64, which is read in no time.
+KEPT = re.compile(rb'"(?:thought_?signature|signature|finish\w*|block\w*)"\s*:\s*\Z', re.IGNORECASE)
+MAX_NAME_BYTES = 64
 BACKSLASH = ord("\\")
 LOOKS_LIKE_STAND_IN = re.compile(rb"\xef\xb7\x90|\\ufdd0", re.IGNORECASE)
 
@@ -95,6 +99,9 @@ async def _without_texts(
         end = _end(data, quote + 1, piece_bytes)
         if end is None:
             end, text = await _long_text(data, quote + 1, piece_bytes, escape=escape)
+            start = end + 1
+            if KEPT.search(data, max(0, quote - MAX_NAME_BYTES), quote):
+                continue
             rest += (data[copied : quote + 1], f"{OPEN}{len(texts)}{CLOSE}".encode())
             copied = paused = end
             texts.append(text)

@@ -10,6 +10,7 @@ from orchestrator.errors import OrchestratorError, UpstreamProtocolError
 from orchestrator.events import TokenChunk
 from orchestrator.runners.remote.chat import ChatDecoder
 from orchestrator.runners.remote.gemini import factory as gemini_factory
+from orchestrator.runners.remote.gemini_answer import GeminiDecoder
 from orchestrator.runners.remote.gemini_request import GeminiSettings
 from orchestrator.runners.remote.large import OPEN, take_large
 from orchestrator.runners.remote.ollama import OllamaDecoder
@@ -128,6 +129,21 @@ async def test_arguments_that_come_as_an_object_stay_json():
 
     assert chunk.text == 'a\n"' * 20
     assert json.loads(chunk.fields["tool_calls"][0]["function"]["arguments"]) == arguments
+
+
+async def test_what_a_reader_keeps_for_later_is_told_as_it_was_sent():
+    # found by the fuzzer: a finish reason of that length came out as what stood in for it
+    reader = GeminiDecoder("acme")
+    part = {"text": "a" * 100, "thoughtSignature": "c2ln" * 100}
+    candidate = {"content": {"parts": [part]}, "finishReason": "NO_SUCH_" * 20}
+    data = json.dumps({"candidates": [candidate]}).encode()
+
+    chunk = await take_large(reader.take, ServerSentEvent(data), piece_bytes=64)
+
+    other = GeminiDecoder("acme")
+    assert chunk == other.take(ServerSentEvent(data))
+    with pytest.raises(OrchestratorError, match="NO_SUCH_NO_SUCH_"):
+        reader.end()
 
 
 async def test_an_error_in_a_large_event_quotes_what_came():
