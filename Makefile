@@ -21,7 +21,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := check
-.PHONY: help run test check lint types imports cover fuzz sim sim-selftest format pins clean
+.PHONY: help run test check lint types imports cover fuzz sim sim-selftest bench bench-peers format pins clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -82,6 +82,12 @@ leaks: $(READY)    ## whether anything grows with the number of streams; make le
 
 races: $(READY)    ## races with real threads; make races N=10000
 	@$(RUN) -m tests.torture.races --trials $(or $(N),10000) $(ARGS)
+
+bench: $(READY)    ## ours beside what `make bench-peers` installed; make bench ARGS='--rounds 3'
+	@$(RUN) -m bench.run $(ARGS)
+
+bench-peers:       ## LiteLLM, Portkey and nginx, each in an environment of its own
+	@bench/peers.sh
 
 format: $(READY)   ## mend what ruff can mend
 	@$(RUN) -m ruff check --fix .
