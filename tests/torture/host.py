@@ -68,11 +68,17 @@ def keep_beating(record: Record) -> None:
         record.beat()
 
 
-def main() -> None:
-    """Runs the host until its parent lets go of it, or until it is broken."""
+def begin_record() -> Record:
+    """Takes the record's path from the arguments; from here on the heart beats."""
     record = Record.create(Path(sys.argv.pop(1)))
     signal.signal(signal.SIGUSR1, wedge)
     threading.Thread(target=keep_beating, args=[record], daemon=True).start()
+    return record
+
+
+def main() -> None:
+    """Runs the host until its parent lets go of it, or until it is broken."""
+    record = begin_record()
     host.main(lambda descriptor: RecordingLink(descriptor, record))
 
 

@@ -1,7 +1,8 @@
-"""The system under torture: the SDK over the real torch runner on the real SmolLM2.
+"""The system under torture: the SDK over the real torch runner, on the real SmolLM2 or without.
 
 All of it is production code but two things. The host's program is `tests.torture.host`, which adds
-a record and a way to wedge; and the restart budget is out of reach, because it isn't the subject.
+a record and a way to wedge, or `tests.torture.metronome`, which has no model and starts at once.
+And the restart budget is out of reach, because it isn't the subject.
 """
 
 import asyncio
@@ -40,6 +41,31 @@ PROMPTS = (
     "Write a letter to a friend who moved to Japan: 日本語.",
     "Explain what a compiler does, for a child.",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breed:
+    """A kind of host and the leases that fit it."""
+
+    program: str
+    limits: StepLimits
+    pace: float
+    """Seconds of a step with eight answers, about."""
+
+
+BREEDS = {
+    "real": Breed(
+        program="tests.torture.host",
+        # a step that reads eight prompts takes 0.3 s alone, and 3 s on two cores with six programs
+        limits=StepLimits(first_token=10.0, inter_token=6.0),
+        pace=0.1,
+    ),
+    "metronome": Breed(
+        program="tests.torture.metronome",
+        limits=StepLimits(first_token=1.0, inter_token=1.0),
+        pace=0.005,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +111,7 @@ class Lab:
     system: System
     orchestrator: Orchestrator
     host: ModelHost
-    limits: StepLimits
+    breed: Breed
     readiness: Readiness
     record_path: Path
     references: dict[str, Reference] = field(default_factory=dict[str, Reference])
@@ -136,19 +162,19 @@ def children() -> list[int]:
 
 
 @contextlib.asynccontextmanager
-async def running_lab(folder: Path, limits: StepLimits, seed: int) -> AsyncGenerator[Lab]:
+async def running_lab(folder: Path, breed: Breed, seed: int) -> AsyncGenerator[Lab]:
     """Starts everything and takes the references; ends everything.
 
     Args:
         folder: Where the hosts' record is written.
-        limits: The leases.
+        breed: Of the host.
         seed: Of the runners' own chance.
     """
     record_path = folder / "record"
     host = ModelHost(
         TorchSettings(model=MODEL),
         on_progress=lambda _: None,
-        program=(sys.executable, "-m", "tests.torture.host", str(record_path)),
+        program=(sys.executable, "-m", breed.program, str(record_path)),
     )
     chance = random.Random(seed)
     plan = DeploymentPlan(
@@ -160,7 +186,7 @@ async def running_lab(folder: Path, limits: StepLimits, seed: int) -> AsyncGener
             aclose=host.aclose,
         ),
         slots=SLOTS,
-        steps=limits,
+        steps=breed.limits,
         supervision=Supervision(max_restarts=1000, within=1.0),
     )
     system = System([plan])
@@ -170,7 +196,7 @@ async def running_lab(folder: Path, limits: StepLimits, seed: int) -> AsyncGener
             system=system,
             orchestrator=orchestrator,
             host=host,
-            limits=limits,
+            breed=breed,
             readiness=Readiness(system.deployments["m"].inflight),
             record_path=record_path,
         )

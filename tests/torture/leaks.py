@@ -22,6 +22,7 @@ from rich.console import Console
 
 from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.listener import Listener, bind
+from orchestrator.gateway.screen import plain_console
 from orchestrator.runners.remote.openai import factory as remote_factory
 from orchestrator.runners.remote.openai_request import OpenAISettings
 from orchestrator.runners.torch.runner import factory as local_factory
@@ -145,7 +146,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=10_000, help="through the SDK")
     options = parser.parse_args()
     logging.getLogger("orchestrator").setLevel(logging.WARNING)
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         counts, went = runner.run(measure(options.streams, console))
     console.print(table(counts))

@@ -31,9 +31,14 @@ class Crowd:
     chunks: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def over(self) -> bool:
+        """Whether all have ended."""
+        return all(reading.ended_at for reading in self.readings)
+
     async def have_read(self, chunks: int) -> None:
         """Waits until so many pieces were read, all streams together, or all have ended."""
-        while self.chunks < chunks and not all(reading.ended_at for reading in self.readings):
+        while self.chunks < chunks and not self.over:
             self.changed.clear()
             await self.changed.wait()
 

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pykka
-from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
 
@@ -30,6 +29,7 @@ from orchestrator.errors import (
     OrchestratorError,
     RequestCanceledError,
 )
+from orchestrator.gateway.screen import plain_console
 from orchestrator.sdk import Orchestrator, TokenStream
 from orchestrator.wiring import DeploymentPlan, RunningDeployment, System
 from tests.fakes.scripted import DONE, Stage
@@ -218,7 +218,7 @@ def main() -> None:
     parser.add_argument("--races", default=",".join(RACES), help="names with commas between")
     options = parser.parse_args()
     logging.getLogger("orchestrator").setLevel(logging.CRITICAL)  # each poison is an ERROR
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console()
     table = Table("race", "trials", "seconds", "came back", title="nothing waits for ever")
     for name in options.races.split(","):
         console.print(f"{name}: {options.trials} trials")

@@ -12,10 +12,9 @@ from tests.torture.target import DEATHS, Target, stopped
 
 EARLY_SHARE = 0.15
 """Of the rounds, those whose fault comes at a time and not at a token."""
-EARLY_SECONDS = 0.3
+EARLY_STEPS = 3.0
 LATEST_SHARE = 0.85
 """Of all tokens; later some rounds would find nothing that runs."""
-STEP_SECONDS = 0.05
 PROBE_SECONDS = 0.005
 
 
@@ -61,6 +60,10 @@ async def play(lab: Lab, number: int, fault: str, chance: random.Random) -> Outc
             # a lease that is too short for this machine, or something worse
             outcome.violations.append(f"it died before it was broken: {await process.closed()}")
             signalled_at = begun_at
+        if crowd.over and fault not in DEATHS:
+            # that nothing moves is no hang while there is nothing to do
+            readings.append(Reading(PROMPTS[0], lab.ask(PROMPTS[0])))
+            tasks.append(asyncio.create_task(crowd.read(readings[-1])))
         outcome.crash = str(await process.closed())
         noticed_at = await _noticed(lab, readings, signalled_at)
         await probe.end()
@@ -79,11 +82,11 @@ async def play(lab: Lab, number: int, fault: str, chance: random.Random) -> Outc
 async def _random_moment(lab: Lab, crowd: Crowd, chance: random.Random) -> int:
     """Waits for it: now and then before the first token, mostly somewhere in the answers."""
     if chance.random() < EARLY_SHARE:
-        await asyncio.sleep(chance.uniform(0.0, EARLY_SECONDS))
+        await asyncio.sleep(chance.uniform(0.0, EARLY_STEPS * lab.breed.pace))
     else:
         total = sum(reference.tokens for reference in lab.references.values())
         await crowd.have_read(chance.randrange(int(LATEST_SHARE * total)))
-        await asyncio.sleep(chance.uniform(0.0, STEP_SECONDS))
+        await asyncio.sleep(chance.uniform(0.0, lab.breed.pace))
     return crowd.chunks
 
 
@@ -103,7 +106,11 @@ def _lease_end(lab: Lab, readings: list[Reading], signalled_at: float) -> float:
     """
     ends = [
         max(signalled_at, reading.read_at or 0.0)
-        + (lab.limits.first_token if reading.read_at is None else lab.limits.inter_token)
+        + (
+            lab.breed.limits.first_token
+            if reading.read_at is None
+            else lab.breed.limits.inter_token
+        )
         for reading in readings
         if reading.ended_at == 0.0 or reading.ended_at >= signalled_at
     ]

@@ -1,6 +1,5 @@
 """A little of each run, so that the programs themselves can't rot."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from tests.torture.leaks import measure
 from tests.torture.outcome import Outcome
 from tests.torture.races import RACES, run
 from tests.torture.report import table, write
+from tests.torture.target import NUMBERS
 from tests.torture.torture import torture
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
@@ -21,20 +21,16 @@ STREAMS = 150
 TRIALS = 20
 
 
-def test_a_killed_and_a_stopped_host_break_no_promise(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("breed", "rounds"), [("metronome", 3), ("real", 1)])
+def test_a_broken_host_breaks_no_promise(tmp_path: Path, breed: str, rounds: int) -> None:
+    faults = list(NUMBERS) if breed == "metronome" else ["kill"]
+
     outcomes = uvloop.run(
-        torture(
-            ["kill", "stop"],
-            rounds=1,
-            seed=random.randrange(1000),
-            folder=tmp_path,
-            minutes=3.0,
-            console=SILENT,
-        )
+        torture(breed, faults, rounds=rounds, seed=7, folder=tmp_path, minutes=3.0, console=SILENT)
     )
 
-    assert [outcome.fault for outcome in outcomes] == ["kill", "stop"]
-    assert [outcome.violations for outcome in outcomes] == [[], []]
+    assert [outcome.fault for outcome in outcomes] == faults * rounds
+    assert [outcome.violations for outcome in outcomes] == [[]] * len(outcomes)
 
 
 def test_a_few_streams_of_every_kind_leave_nothing_behind() -> None:

@@ -15,26 +15,30 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
-from orchestrator.runners.lease import StepLimits
-from tests.torture.lab import ALIVE_SECONDS, running_lab
+from orchestrator.gateway.screen import plain_console
+from tests.torture.lab import ALIVE_SECONDS, BREEDS, running_lab
 from tests.torture.outcome import Outcome
 from tests.torture.report import table, write
 from tests.torture.round import play
 from tests.torture.target import NUMBERS
 
-LIMITS = StepLimits(first_token=10.0, inter_token=6.0)
-"""A step that reads eight prompts takes 0.3 s alone and 3 s on two cores with six programs."""
-
 
 async def torture(
-    faults: list[str], *, rounds: int, seed: int, folder: Path, minutes: float, console: Console
+    breed: str,
+    faults: list[str],
+    *,
+    rounds: int,
+    seed: int,
+    folder: Path,
+    minutes: float,
+    console: Console,
 ) -> list[Outcome]:
     """Plays so many rounds of each fault, in turns, or as many as the time allows."""
     chance = random.Random(seed)
     outcomes: list[Outcome] = []
-    console.print(f"loading the model; seed {seed}")
+    console.print(f"starting the {breed} host; seed {seed}")
     end = time.perf_counter() + 60 * minutes
-    async with running_lab(folder, LIMITS, seed) as lab:
+    async with running_lab(folder, BREEDS[breed], seed) as lab:
         for number in range(rounds * len(faults)):
             if time.perf_counter() > end:
                 console.print(f"the {minutes:g} minutes are over")
@@ -63,6 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100, help="of each fault")
     parser.add_argument("--faults", default=",".join(NUMBERS), help="names with commas between")
+    parser.add_argument("--host", choices=BREEDS, default="real")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600.0, help="stop after so many")
     parser.add_argument("--json", type=Path, help="where to write the figures")
@@ -71,13 +76,14 @@ def main() -> None:
     if not set(faults) <= set(NUMBERS):
         parser.error(f"the faults are {', '.join(NUMBERS)}")
     logging.getLogger("orchestrator").setLevel(logging.CRITICAL)  # each round makes a traceback
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console()
     with (
         tempfile.TemporaryDirectory() as folder,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         outcomes = runner.run(
             torture(
+                options.host,
                 faults,
                 rounds=options.rounds,
                 seed=options.seed,
