@@ -24,7 +24,6 @@ from orchestrator.runners.remote.credentials import Credential, Key
 logger = logging.getLogger(__name__)
 
 FETCH_SECONDS = 10.0
-"""How long a source may take to bring a key."""
 WATCH_SECONDS = 1.0
 """How often a file is looked at."""
 QUIET_SECONDS = 1.0
@@ -39,10 +38,19 @@ class Session(LoopActor):
         deployment: Whose it is, for the log.
         credential: Read by the slots, written here alone.
         on_death: Told when the session ends, with the cause.
+        patience: Seconds that the source may take to bring a key.
     """
 
-    def __init__(self, deployment: str, credential: Credential, *, on_death: OnDeath) -> None:
+    def __init__(
+        self,
+        deployment: str,
+        credential: Credential,
+        *,
+        on_death: OnDeath,
+        patience: float = FETCH_SECONDS,
+    ) -> None:
         super().__init__(on_death=on_death)
+        self._patience = patience
         self._deployment = deployment
         self._credential = credential
         self._source = credential.source
@@ -50,11 +58,11 @@ class Session(LoopActor):
         self._failures = 0
         self._fruitless: OrchestratorError | None = None
         self._quiet_until = 0.0
+        credential.renewer = self._renewed
 
     @override
     def on_start(self) -> None:
-        """Takes the credential over and fetches the first key."""
-        self._credential.renewer = self._renewed
+        """Fetches the first key."""
         tell(self.actor_ref, Fetch())
         if self._source.watched:
             self._later(WATCH_SECONDS, Look())
@@ -89,7 +97,7 @@ class Session(LoopActor):
         """
         try:
             # a fetch that runs already comes before this one
-            await ask(self.actor_ref, Renew(refused), within=3 * FETCH_SECONDS)
+            await ask(self.actor_ref, Renew(refused), within=3 * self._patience)
         except (pykka.ActorDeadError, TimeoutError):
             raise UpstreamAuthenticationError(
                 f"{self._deployment} has nobody to fetch its key from {self._source.name}"
@@ -131,13 +139,13 @@ class Session(LoopActor):
     async def _fetch(self) -> None:
         """Puts the source's key into its place, or notes why it couldn't."""
         try:
-            async with asyncio.timeout(FETCH_SECONDS):
+            async with asyncio.timeout(self._patience):
                 key = await self._source.fetch()
         except TimeoutError:
             # from None: the chain of a timeout leads to its own CancelledError, which tells nothing
             self._fail(
                 UpstreamAuthenticationError(
-                    f"{self._source.name} brought no key within {FETCH_SECONDS:g} s"
+                    f"{self._source.name} brought no key within {self._patience:g} s"
                 )
             )
         except OrchestratorError as error:

@@ -58,8 +58,9 @@ def google_source(
 
     async def fetch() -> Key:
         account = _account(path, what)
-        form = {"grant_type": GRANT, "assertion": _assertion(account, scopes, what)}
-        return await exchange(account.token_uri, form, what, context=context)
+        assertion = _assertion(account, scopes, what)
+        form = {"grant_type": GRANT, "assertion": assertion}
+        return await exchange(account.token_uri, form, what, secret=assertion, context=context)
 
     return KeySource(name=what, fetch=fetch, token=True)
 

@@ -42,13 +42,7 @@ async def printed(command: Sequence[str], what: str) -> str:
         UpstreamAuthenticationError: It can't be run, fails, or prints too much or no text.
     """
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=DEVNULL,
-            start_new_session=True,  # so that it can be killed with all that it started
-        )
+        process = await _start(command)
     except OSError as error:
         raise UpstreamAuthenticationError(f"{what} can't be run: {error.strerror}") from error
     try:
@@ -67,6 +61,26 @@ async def printed(command: Sequence[str], what: str) -> str:
     except UnicodeDecodeError:
         # not chained: the cause would quote the key
         raise UpstreamAuthenticationError(f"{what} printed what is no text") from None
+
+
+async def _start(command: Sequence[str]) -> Process:
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *command,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            start_new_session=True,  # so that it can be killed with all that it started
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # asyncio would kill the program alone; it runs already, and a start is a matter of moments
+        await asyncio.wait([starting])
+        if not starting.cancelled() and starting.exception() is None:
+            await _end(starting.result())
+        raise
 
 
 async def _output_of(process: Process) -> bytes:

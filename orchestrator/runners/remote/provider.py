@@ -238,7 +238,7 @@ class ProviderRunner:
         if renew is not None and not secret:  # none was fetched yet
             lease.arm(Step.CONNECT)
             await renew("")
-            secret, renew = secret_of(settings), None
+            secret = secret_of(settings)
         response = await self._send(request, secret, lease)
         if response.is_success:
             return secret, response

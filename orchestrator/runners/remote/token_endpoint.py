@@ -77,7 +77,9 @@ def client_credentials_source(endpoint: TokenEndpoint, client: ClientCredentials
         else:  # both are form-encoded before they are joined (RFC 6749, 2.3.1)
             pair = f"{quote_plus(client.client_id)}:{quote_plus(secret)}"
             headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        return await exchange(endpoint.url, form, what, headers=headers, context=context)
+        return await exchange(
+            endpoint.url, form, what, secret=secret, headers=headers, context=context
+        )
 
     return KeySource(name=what, fetch=fetch, token=True)
 
@@ -87,6 +89,7 @@ async def exchange(
     form: Mapping[str, str],
     what: str,
     *,
+    secret: str,
     headers: Mapping[str, str] | None = None,
     context: ssl.SSLContext | None = None,
 ) -> Key:
@@ -96,6 +99,7 @@ async def exchange(
         url: Where.
         form: The grant.
         what: Its name for people.
+        secret: What was sent, masked where the endpoint repeats it.
         headers: Sent besides.
         context: Whom to trust.
 
@@ -111,7 +115,7 @@ async def exchange(
         raise UpstreamConnectError(f"{what} can't be reached ({describe(error)})") from error
     finally:
         await transport.aclose()
-    return _read(what, status, body)
+    return _read(what, status, body, secret)
 
 
 async def _post(
@@ -141,10 +145,10 @@ async def _post(
     return response.status_code, bytes(body)
 
 
-def _read(what: str, status: int, body: bytes) -> Key:
+def _read(what: str, status: int, body: bytes, secret: str) -> Key:
     if status != GRANTED:
         raise UpstreamAuthenticationError(
-            f"{what} gave no token: {_why(status, body)}", upstream_status=status
+            f"{what} gave no token: {_why(status, body, secret)}", upstream_status=status
         )
     try:
         token = msgspec.json.decode(body, type=_Token)
@@ -157,10 +161,10 @@ def _read(what: str, status: int, body: bytes) -> Key:
     return key_from(token.access_token, what, lifetime=lifetime)
 
 
-def _why(status: int, body: bytes) -> str:
+def _why(status: int, body: bytes, secret: str) -> str:
     try:
         refusal = msgspec.json.decode(body, type=_Refusal)
     except NOT_JSON:
         return f"HTTP {status}"
     told = ": ".join(filter(None, (refusal.error, refusal.error_description)))
-    return f"HTTP {status} {shorten(told)}" if told else f"HTTP {status}"
+    return f"HTTP {status} {shorten(told, secret)}" if told else f"HTTP {status}"
