@@ -12,6 +12,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from orchestrator.gateway.failure import error_object
+from orchestrator.gateway.heads import HeadHolder
 
 BACKLOG = 2048
 KEEP_ALIVE = 75
@@ -33,6 +34,10 @@ class BindError(Exception):
 
 class BoundedProtocol(HttpToolsProtocol):
     """Refuses a request whose head is too large: the parser itself has no limit."""
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(HeadHolder(transport))
 
     @override
     def on_message_begin(self) -> None:

@@ -8,14 +8,15 @@ class Wire(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.written = b""
+        self.writes: list[bytes] = []
         self.unsent = 0
         """Bytes that the system hasn't taken yet."""
         self.paused = False
         self.aborted = False
+        self.closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += bytes(data)
+        self.writes.append(bytes(data))
 
     def get_write_buffer_size(self) -> int:
         return self.unsent
@@ -25,6 +26,18 @@ class Wire(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.paused = False
+
+    def is_closing(self) -> bool:
+        return self.closed or self.aborted
+
+    def close(self) -> None:
+        self.closed = True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        pass
 
     def abort(self) -> None:
         self.aborted = True
