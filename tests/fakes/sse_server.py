@@ -120,10 +120,12 @@ class SseServer:
     Args:
         scripts: One for each request, in order; the last serves all that follow.
         tls: Speaks https with the certificate in `CERTIFICATE`.
+        mutual: Wants the same certificate of its client.
     """
 
-    def __init__(self, *scripts: Script, tls: bool = False) -> None:
-        self._tls = tls
+    def __init__(self, *scripts: Script, tls: bool = False, mutual: bool = False) -> None:
+        self._tls = tls or mutual
+        self._mutual = mutual
         self.scripts = list(scripts)
         self.requests: list[Recorded] = []
         self._arrived = asyncio.Event()
@@ -136,6 +138,9 @@ class SseServer:
         if self._tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(CERTIFICATE)
+            if self._mutual:
+                context.load_verify_locations(CERTIFICATE)
+                context.verify_mode = ssl.CERT_REQUIRED
         self._server = await asyncio.start_server(
             self._accept, "127.0.0.1", 0, backlog=1024, ssl=context
         )
