@@ -21,9 +21,11 @@ READ = (("remote", "hi"), ("local", f"say {len(PIECES)}"))
 LEFT = (*READ, ("stalled", "hi"), ("local", "wait"))
 """For those who go away; the last two have one piece to read and would never end."""
 CANCELED_SHARE = 1 / 3
+THREAD_SHARE = 0.2
+"""Of those who read to the end."""
 FORGOTTEN_SHARE = 0.3
 """Of those who go away."""
-DROPPED_SHARE = 0.2
+DROPPED_SHARE = 0.5
 """Of the pieces that such a caller gets over HTTP."""
 
 
@@ -35,10 +37,12 @@ async def call_sdk(orchestrator: Orchestrator, chance: random.Random) -> str:
     """One stream of the SDK; returns how it went."""
     if chance.random() >= CANCELED_SHARE:
         model, prompt = chance.choice(READ)
-        text = (await orchestrator.submit(prompt, model)).text
+        stream = orchestrator.submit(prompt, model)
+        elsewhere = chance.random() < THREAD_SHARE
+        text = await asyncio.to_thread(stream.text) if elsewhere else (await stream).text
         if model == "remote" and text != TEXT:
             raise WrongAnswerError(repr(text))
-        return f"{model}: read"
+        return f"{model}: read on a thread" if elsewhere else f"{model}: read"
     model, prompt = chance.choice(LEFT)
     stream = orchestrator.submit(prompt, model)
     endless = (model, prompt) not in READ
