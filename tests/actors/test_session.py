@@ -276,8 +276,12 @@ class Keyring:
         self.brings = key
 
 
+def nobody_cares(_cause: BaseException | None) -> None:
+    """The end of a session whose test knows of it."""
+
+
 def at_work(credential: Credential, patience: float = 5.0) -> Ref:
-    return Session.start("d", credential, on_death=lambda _: None, patience=patience)
+    return Session.start("d", credential, on_death=nobody_cares, patience=patience)
 
 
 async def over(session: Ref) -> None:

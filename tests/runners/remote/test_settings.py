@@ -39,11 +39,11 @@ def test_an_access_token_is_a_bearers_with_every_provider(bearer: bool):
 
 @pytest.mark.live
 async def test_our_certificate_is_shown_to_a_provider_that_wants_it():
-    trusting = {"ca_file": str(CERTIFICATE)}
+    pem = str(CERTIFICATE)
     async with SseServer(ANSWERED, mutual=True) as server:
-        async with asking(server, **trusting) as asker:
+        async with asking(server, ca_file=pem) as asker:
             stranger = await asker.ask()
-        async with asking(server, client_cert=(str(CERTIFICATE), None), **trusting) as asker:
+        async with asking(server, ca_file=pem, client_cert=(pem, None)) as asker:
             known = await asker.ask()
 
     assert stranger.error is not None

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.live
 
 async def fetched(server: SseServer | str, ca_file: str | None = None, **client: Any) -> Key:
     url = server if isinstance(server, str) else server.url
-    given = {"client_id": "me", "client_secret": lambda: "hush"}
+    given: dict[str, Any] = {"client_id": "me", "client_secret": lambda: "hush"}
     source = client_credentials_source(
         TokenEndpoint(url=url, ca_file=ca_file), ClientCredentials(**given | client)
     )
