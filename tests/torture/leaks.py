@@ -12,9 +12,11 @@ import contextlib
 import gc
 import logging
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import uvloop
@@ -35,6 +37,7 @@ from tests.torture.counts import Count, count_now, growth, kib_per_thousand, tab
 from tests.torture.traffic import STALLED, WHOLE, through_gateway, through_sdk
 
 CALLERS = 32
+READING_THREADS = 4
 SLOTS = 8
 GATEWAY_SHARE = 5
 """One stream over HTTP for so many through the SDK."""
@@ -91,6 +94,7 @@ class Subject:
 @contextlib.asynccontextmanager
 async def running_subject() -> AsyncGenerator[Subject]:
     """Starts everything and ends it."""
+    await _start_threads()
     async with SseServer(WHOLE) as provider, SseServer(STALLED) as stalled:
         local = local_factory(
             TorchSettings(model="fake"), on_progress=lambda _: None, program=model_host.PROGRAM
@@ -117,6 +121,13 @@ async def running_subject() -> AsyncGenerator[Subject]:
                 )
                 listener.close()
                 await serving
+
+
+async def _start_threads() -> None:
+    """All that callers will read on: a pool that grows on demand would look like a leak."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(READING_THREADS))
+    together = threading.Barrier(READING_THREADS)
+    await asyncio.gather(*(asyncio.to_thread(together.wait) for _ in range(READING_THREADS)))
 
 
 def _remote_plan(name: str, provider: SseServer) -> DeploymentPlan:

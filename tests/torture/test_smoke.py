@@ -21,15 +21,14 @@ STREAMS = 150
 TRIALS = 20
 
 
-@pytest.mark.parametrize(("breed", "rounds"), [("metronome", 3), ("real", 1)])
-def test_a_broken_host_breaks_no_promise(tmp_path: Path, breed: str, rounds: int) -> None:
-    faults = list(NUMBERS) if breed == "metronome" else ["kill"]
+@pytest.mark.parametrize(("breed", "faults"), [("metronome", list(NUMBERS)), ("real", ["kill"])])
+def test_a_broken_host_breaks_no_promise(tmp_path: Path, breed: str, faults: list[str]) -> None:
 
     outcomes = uvloop.run(
-        torture(breed, faults, rounds=rounds, seed=7, folder=tmp_path, minutes=3.0, console=SILENT)
+        torture(breed, faults, rounds=1, seed=7, folder=tmp_path, minutes=3.0, console=SILENT)
     )
 
-    assert [outcome.fault for outcome in outcomes] == faults * rounds
+    assert [outcome.fault for outcome in outcomes] == faults
     assert [outcome.violations for outcome in outcomes] == [[]] * len(outcomes)
 
 
