@@ -23,6 +23,7 @@ from orchestrator.errors import (
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.runners.base import Runner, SlotFactory
 from orchestrator.runners.lease import Step
+from orchestrator.runners.torch import process
 from orchestrator.runners.torch.runner import factory
 from orchestrator.runners.torch.settings import TorchSettings
 from tests.fakes import model_host
@@ -427,3 +428,16 @@ async def test_a_host_does_not_outlive_a_parent_that_was_killed() -> None:
         await ended.wait()
         loop.remove_reader(host)
         os.close(host)
+
+
+@pytest.mark.parametrize("own", [None, "glibc.malloc.check=1"])
+def test_a_host_has_large_pages_unless_the_tunables_are_somebodys_own(
+    monkeypatch: pytest.MonkeyPatch, own: str | None
+) -> None:
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if own is not None:
+        monkeypatch.setenv("GLIBC_TUNABLES", own)
+
+    environment = process._environment(TorchSettings(model="any"))
+
+    assert environment["GLIBC_TUNABLES"] == (own or "glibc.malloc.hugetlb=1")
