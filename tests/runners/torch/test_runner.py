@@ -23,7 +23,6 @@ from orchestrator.errors import (
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.runners.base import Runner, SlotFactory
 from orchestrator.runners.lease import Step
-from orchestrator.runners.torch import process
 from orchestrator.runners.torch.runner import factory
 from orchestrator.runners.torch.settings import TorchSettings
 from tests.fakes import model_host
@@ -430,14 +429,19 @@ async def test_a_host_does_not_outlive_a_parent_that_was_killed() -> None:
         os.close(host)
 
 
+def environment_of(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
 @pytest.mark.parametrize("own", [None, "glibc.malloc.check=1"])
-def test_a_host_has_large_pages_unless_the_tunables_are_somebodys_own(
+async def test_a_host_has_large_pages_unless_the_tunables_are_somebodys_own(
     monkeypatch: pytest.MonkeyPatch, own: str | None
 ) -> None:
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     if own is not None:
         monkeypatch.setenv("GLIBC_TUNABLES", own)
 
-    environment = process._environment(TorchSettings(model="any"))
+    async with started() as (_, (runner,)):
+        environment = environment_of(pid_of(runner))
 
-    assert environment["GLIBC_TUNABLES"] == (own or "glibc.malloc.hugetlb=1")
+    assert b"GLIBC_TUNABLES=" + (own or "glibc.malloc.hugetlb=1").encode() in environment
