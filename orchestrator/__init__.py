@@ -3,7 +3,8 @@
 from orchestrator import errors
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.request import Message, Priority, SamplingParams
-from orchestrator.sdk import Answer, Orchestrator, TokenStream, submit
+from orchestrator.sdk import Orchestrator, submit
+from orchestrator.stream import Answer, TokenStream
 
 __all__ = [
     "Answer",

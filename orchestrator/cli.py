@@ -26,7 +26,8 @@ from orchestrator.gateway.chunks import usage_object
 from orchestrator.gateway.listener import BindError
 from orchestrator.gateway.screen import folding_table, plain_console, print_findings
 from orchestrator.gateway.serve import serve as run_gateway
-from orchestrator.sdk import Orchestrator, TokenStream
+from orchestrator.sdk import Orchestrator
+from orchestrator.stream import TokenStream
 from orchestrator.wiring import DeploymentPlan, plan_deployments
 
 FAILED = 1

@@ -19,7 +19,8 @@ from orchestrator.errors import (
 from orchestrator.events import Failed
 from orchestrator.inflight import Draining, Fault, Inflight, Poisoned, Serving, Stopped, Ticket
 from orchestrator.policies.queue import PriorityQueue
-from orchestrator.sdk import Orchestrator, TokenStream
+from orchestrator.sdk import Orchestrator
+from orchestrator.stream import TokenStream
 from orchestrator.wiring import DeploymentPlan, System
 from tests.fakes.scripted import DONE, Stage
 from tests.fakes.systems import make_request

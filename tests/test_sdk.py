@@ -20,7 +20,8 @@ from orchestrator.errors import (
 )
 from orchestrator.events import FinishReason, TokenChunk
 from orchestrator.request import Message
-from orchestrator.sdk import Orchestrator, TokenStream
+from orchestrator.sdk import Orchestrator
+from orchestrator.stream import TokenStream
 from orchestrator.wiring import DeploymentPlan, System
 from tests.fakes.scripted import DONE, Line, Stage
 from tests.fakes.systems import make_request

@@ -15,7 +15,7 @@ from orchestrator.policies.rate_limit import Permit
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.lease import Lease
 from orchestrator.runners.torch.streams import HostStream
-from orchestrator.sdk import TokenStream
+from orchestrator.stream import TokenStream
 
 OURS = (Channel, PriorityRequest, Ticket, Permit, Lease, HostStream, TokenStream)
 """Of these none may be left at rest."""

@@ -21,7 +21,8 @@ from orchestrator.runners.lease import StepLimits
 from orchestrator.runners.torch.process import HostProcess
 from orchestrator.runners.torch.runner import Inspector, ModelHost, TorchRunner
 from orchestrator.runners.torch.settings import TorchSettings
-from orchestrator.sdk import Orchestrator, TokenStream
+from orchestrator.sdk import Orchestrator
+from orchestrator.stream import TokenStream
 from orchestrator.wiring import DeploymentPlan, System
 from tests.torture.record import Record
 from tests.torture.target import started_at

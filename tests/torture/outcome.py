@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import Ending
-from orchestrator.sdk import TokenStream
+from orchestrator.stream import TokenStream
 
 
 @dataclass(slots=True, eq=False)

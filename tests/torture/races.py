@@ -30,7 +30,8 @@ from orchestrator.errors import (
     RequestCanceledError,
 )
 from orchestrator.gateway.screen import plain_console
-from orchestrator.sdk import Orchestrator, TokenStream
+from orchestrator.sdk import Orchestrator
+from orchestrator.stream import TokenStream
 from orchestrator.wiring import DeploymentPlan, RunningDeployment, System
 from tests.fakes.scripted import DONE, Stage
 from tests.torture.threads import PATIENCE_SECONDS, Threads, Work, home
