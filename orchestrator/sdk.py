@@ -152,7 +152,7 @@ class Orchestrator:
 
     async def start(self) -> None:
         """Starts on the running loop; models go on loading after it returns."""
-        self._loop = asyncio.getrunning_loop()
+        self._loop = asyncio.get_running_loop()
         self._system.start()
 
     async def aclose(self, *, drain: float | None = None) -> None:

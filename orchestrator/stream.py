@@ -157,7 +157,7 @@ class TokenStream:
         )
 
     async def _receive(self) -> Received:
-        if asyncio.getrunning_loop() is self._home:
+        if asyncio.get_running_loop() is self._home:
             return await self._request.channel.receive()
         while (receiving := self._ask_home()) is not None:
             answer = asyncio.wrap_future(receiving)
