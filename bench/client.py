@@ -25,7 +25,8 @@ async def by_orchestrator(until: float) -> int:
     openai = importlib.import_module("orchestrator.runners.remote.openai")
     asked = importlib.import_module("orchestrator.runners.remote.openai_request")
     settings = asked.OpenAISettings(base_url=BASE_URL, model="mock", api_key=lambda: "sk-bench")
-    plan = wiring.DeploymentPlan(name="mock", factory=openai.factory(settings), slots=256)
+    plans = importlib.import_module("orchestrator.plan")
+    plan = plans.DeploymentPlan(name="mock", factory=openai.factory(settings), slots=256)
     system = wiring.System([plan])
     async with sdk.Orchestrator.over(system, default_model="mock", drain=5.0) as orchestrator:
 

@@ -25,9 +25,9 @@ from orchestrator.errors import (
     UpstreamTimeoutError,
     UpstreamTruncatedError,
 )
+from orchestrator.plan import DeploymentPlan
 from orchestrator.request import Message, PriorityRequest, SamplingParams
 from orchestrator.runners.lease import Lease, Step
-from orchestrator.wiring import DeploymentPlan
 
 STEPS = ("reachable", "key", "model", "first token")
 MAX_TOKENS = 16

@@ -25,6 +25,7 @@ import uvloop
 from orchestrator.channel import Channel
 from orchestrator.config import Config, embedded_default, load
 from orchestrator.errors import InvalidRequestError
+from orchestrator.plan import plan_deployments
 from orchestrator.request import (
     Message,
     Priority,
@@ -33,7 +34,7 @@ from orchestrator.request import (
     message_from,
 )
 from orchestrator.stream import TokenStream, running_loop, wait_for
-from orchestrator.wiring import System, plan_deployments
+from orchestrator.wiring import System
 
 T = TypeVar("T")
 Prompt = str | Sequence[Message | Mapping[str, object]]

@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.config import parse
 from orchestrator.connect import STEPS, Finding, connect
-from orchestrator.wiring import plan_deployments
+from orchestrator.plan import plan_deployments
 from tests.fakes.keys import ANSWERED, REFUSED, oauth2, token
 from tests.fakes.sse_server import Close, Script, Send, SseServer, Stall, head, refusal
 

@@ -18,10 +18,11 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Failed
 from orchestrator.inflight import Draining, Fault, Inflight, Poisoned, Serving, Stopped, Ticket
+from orchestrator.plan import DeploymentPlan
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.sdk import Orchestrator
 from orchestrator.stream import TokenStream
-from orchestrator.wiring import DeploymentPlan, System
+from orchestrator.wiring import System
 from tests.fakes.scripted import DONE, Stage
 from tests.fakes.systems import make_request
 

@@ -18,10 +18,10 @@ from orchestrator.errors import (
     WorkerCrashedError,
 )
 from orchestrator.events import Failed
+from orchestrator.plan import BreakerSettings
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import PriorityRequest
-from orchestrator.wiring import BreakerSettings
 from tests.fakes.scripted import DONE, Stage, always
 from tests.fakes.systems import ask, error_of, make_request, read, running
 

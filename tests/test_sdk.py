@@ -19,10 +19,11 @@ from orchestrator.errors import (
     UpstreamServerError,
 )
 from orchestrator.events import FinishReason, TokenChunk
+from orchestrator.plan import DeploymentPlan
 from orchestrator.request import Message
 from orchestrator.sdk import Orchestrator
 from orchestrator.stream import TokenStream
-from orchestrator.wiring import DeploymentPlan, System
+from orchestrator.wiring import System
 from tests.fakes.scripted import DONE, Line, Stage
 from tests.fakes.systems import make_request
 

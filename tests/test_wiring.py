@@ -5,10 +5,10 @@ import pytest
 from orchestrator import metrics
 from orchestrator.config import parse
 from orchestrator.errors import InvalidRequestError
+from orchestrator.plan import plan_deployments
 from orchestrator.reading.presets import PRESETS
 from orchestrator.request import SamplingParams
 from orchestrator.runners.base import SlotFactory
-from orchestrator.wiring import plan_deployments
 from tests.fakes.sse_server import SseServer, answer, delta
 from tests.runners.remote.asking import Asker, a_request
 

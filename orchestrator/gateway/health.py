@@ -10,9 +10,10 @@ from dataclasses import asdict
 
 from pydantic import BaseModel
 
+from orchestrator.deployment import DeploymentHealth
 from orchestrator.errors import ModelNotFoundError
 from orchestrator.routing import Route
-from orchestrator.wiring import DeploymentHealth, System
+from orchestrator.wiring import System
 
 SOON = 1.0
 """Seconds; the advice when nothing says when a deployment will be back."""

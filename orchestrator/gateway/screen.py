@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from orchestrator.connect import STEPS, Finding
-from orchestrator.wiring import DeploymentHealth
+from orchestrator.deployment import DeploymentHealth
 
 FILE_WIDTH = 160
 """Columns for a table that goes to a file or a pipe."""
@@ -44,7 +44,7 @@ class Screen:
         self._say(f"[{self._clock() - self._began_at:6.1f} s] {text}")
 
     def progress(self, deployment: str, doing: str) -> None:
-        """Prints what a deployment does; see `wiring.OnProgress`."""
+        """Prints what a deployment does; see `plan.OnProgress`."""
         self.line(f"{deployment}: {doing}")
 
     def summary(

@@ -22,7 +22,8 @@ from orchestrator.config import Config
 from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.listener import Listener, bind
 from orchestrator.gateway.screen import Screen
-from orchestrator.wiring import System, plan_deployments
+from orchestrator.plan import plan_deployments
+from orchestrator.wiring import System
 
 logger = logging.getLogger(__name__)
 

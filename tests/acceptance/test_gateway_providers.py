@@ -12,7 +12,8 @@ import pytest
 from orchestrator.config import parse
 from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.listener import Listener, bind
-from orchestrator.wiring import System, plan_deployments
+from orchestrator.plan import plan_deployments
+from orchestrator.wiring import System
 from tests.fakes.sse_server import LAST_CHUNK, Script, Send, SseServer, answer, event, framed, head
 
 pytestmark = pytest.mark.live

@@ -13,7 +13,8 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from orchestrator.config import parse
 from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.listener import Listener, bind
-from orchestrator.wiring import System, plan_deployments
+from orchestrator.plan import plan_deployments
+from orchestrator.wiring import System
 from tests.fakes.sse_server import SseServer, answer, refusal
 from tests.runners.remote import anthropic_wire, gemini_wire
 

@@ -16,9 +16,9 @@ from orchestrator.errors import (
     UpstreamServerError,
 )
 from orchestrator.events import Failed
+from orchestrator.plan import BreakerSettings
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
-from orchestrator.wiring import BreakerSettings
 from tests.fakes.scripted import DONE, Stage, always
 from tests.fakes.systems import (
     ask,

@@ -15,11 +15,11 @@ from orchestrator.errors import (
     UpstreamServerError,
 )
 from orchestrator.events import Failed
+from orchestrator.plan import BreakerSettings
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import Priority, PriorityRequest
 from orchestrator.runners.lease import StepLimits
-from orchestrator.wiring import BreakerSettings
 from tests.fakes.scripted import DONE, Line, Stage
 from tests.fakes.systems import Answer, assert_at_rest, codes, make_request, read, running
 

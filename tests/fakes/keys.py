@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from orchestrator.config import parse
+from orchestrator.deployment import RunningDeployment
 from orchestrator.sdk import Orchestrator
-from orchestrator.wiring import RunningDeployment
 from tests.fakes.sse_server import Script, SseServer, answer, delta, refusal
 
 DONE = b"data: [DONE]\n\n"

@@ -11,11 +11,12 @@ from orchestrator.actors.supervisor import Supervision
 from orchestrator.channel import Channel
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import Ending, Failed, Finished
+from orchestrator.plan import BreakerSettings, DeploymentPlan
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import Message, Priority, PriorityRequest, SamplingParams
 from orchestrator.runners.lease import StepLimits
-from orchestrator.wiring import BreakerSettings, DeploymentPlan, System
+from orchestrator.wiring import System
 from tests.fakes.scripted import Stage
 
 _numbers = itertools.count()

@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
+from orchestrator.deployment import DeploymentHealth
 from orchestrator.gateway.screen import Screen, curl_line
 from orchestrator.gateway.serve import reachable_url
-from orchestrator.wiring import DeploymentHealth
 
 URL = "http://127.0.0.1:8080"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from orchestrator.actors.supervisor import Supervision
 from orchestrator.inflight import Inflight
+from orchestrator.plan import DeploymentPlan
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.lease import StepLimits
 from orchestrator.runners.torch.process import HostProcess
@@ -23,7 +24,7 @@ from orchestrator.runners.torch.runner import Inspector, ModelHost, TorchRunner
 from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.sdk import Orchestrator
 from orchestrator.stream import TokenStream
-from orchestrator.wiring import DeploymentPlan, System
+from orchestrator.wiring import System
 from tests.torture.record import Record
 from tests.torture.target import started_at
 

@@ -25,12 +25,13 @@ from rich.console import Console
 from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.listener import Listener, bind
 from orchestrator.gateway.screen import plain_console
+from orchestrator.plan import DeploymentPlan
 from orchestrator.runners.remote.openai import factory as remote_factory
 from orchestrator.runners.remote.openai_request import OpenAISettings
 from orchestrator.runners.torch.runner import factory as local_factory
 from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.sdk import Orchestrator
-from orchestrator.wiring import DeploymentPlan, System
+from orchestrator.wiring import System
 from tests.fakes import model_host
 from tests.fakes.sse_server import SseServer
 from tests.torture.counts import Count, count_now, growth, kib_per_thousand, table

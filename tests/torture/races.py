@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from orchestrator.actors.runtime import LoopActor, ask, ended, kill
 from orchestrator.actors.supervisor import Supervision
+from orchestrator.deployment import RunningDeployment
 from orchestrator.errors import (
     EngineDrainingError,
     EngineUnhealthyError,
@@ -30,9 +31,10 @@ from orchestrator.errors import (
     RequestCanceledError,
 )
 from orchestrator.gateway.screen import plain_console
+from orchestrator.plan import DeploymentPlan
 from orchestrator.sdk import Orchestrator
 from orchestrator.stream import TokenStream
-from orchestrator.wiring import DeploymentPlan, RunningDeployment, System
+from orchestrator.wiring import System
 from tests.fakes.scripted import DONE, Stage
 from tests.torture.threads import PATIENCE_SECONDS, Threads, Work, home
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.chaos.journal import Journal, Kind
 from orchestrator.chaos.simulation.plan import Injection
+from orchestrator.deployment import RunningDeployment
 from orchestrator.errors import OrchestratorError, describe
 from orchestrator.points import Passage, Point
 from orchestrator.request import PriorityRequest
-from orchestrator.wiring import RunningDeployment
 
 Fire = Callable[[Injection, PriorityRequest | None], None]
 

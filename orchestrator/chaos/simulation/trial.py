@@ -26,12 +26,14 @@ from orchestrator.chaos.simulation.loop import SimLoop, SimulationError
 from orchestrator.chaos.simulation.plan import Action, Caller, Injection, Plan, Shape
 from orchestrator.chaos.simulation.provider import Provider
 from orchestrator.chaos.simulation.recorder import Recorder
+from orchestrator.deployment import RunningDeployment
 from orchestrator.events import Finished
+from orchestrator.plan import BreakerSettings, DeploymentPlan
 from orchestrator.policies.rate_limit import BURST_SHARE, MINUTE, RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.lease import StepLimits
-from orchestrator.wiring import BreakerSettings, DeploymentPlan, RunningDeployment, System
+from orchestrator.wiring import System
 
 SAMPLE_SECONDS = 0.25
 REST_SECONDS = 60.0

@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.config import parse
 from orchestrator.errors import ConfigError, OrchestratorError
+from orchestrator.plan import plan_deployments
 from orchestrator.runners.remote.anthropic_request import AnthropicSettings
 from orchestrator.runners.remote.anthropic_request import own_headers as anthropic_headers
 from orchestrator.runners.remote.gemini_request import GeminiSettings
@@ -13,7 +14,6 @@ from orchestrator.runners.remote.gemini_request import own_headers as gemini_hea
 from orchestrator.runners.remote.openai_request import OpenAISettings
 from orchestrator.runners.remote.openai_request import own_headers as openai_headers
 from orchestrator.runners.remote.settings import RemoteSettings, ssl_context
-from orchestrator.wiring import plan_deployments
 from tests.fakes.keys import ANSWERED
 from tests.fakes.sse_server import CERTIFICATE, SseServer
 from tests.runners.remote.asking import asking

@@ -11,12 +11,12 @@ from orchestrator.chaos.simulation.mutants import (
     supervisors,
 )
 from orchestrator.chaos.simulation.mutants.planting import Mutant, Patch, grafted, instead_of
+from orchestrator.deployment import RunningDeployment
 from orchestrator.inflight import Inflight
 from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.rate_limit import RateLimiter
 from orchestrator.policies.retry import RetryBudget
-from orchestrator.wiring import RunningDeployment
 
 HERE = "invited by this code"
 INFINITY, RAKKA, HF2Q = "infinity, pull request 668", "rakka", "hf2q"

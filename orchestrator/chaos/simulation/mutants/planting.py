@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FunctionType
 
-WIRING = "orchestrator.wiring"
+BUILDERS = ("orchestrator.wiring", "orchestrator.deployment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,12 @@ def planted(mutant: Mutant) -> Generator[None, None, None]:
 
 
 def instead_of(original: type, bug: type) -> tuple[Patch, ...]:
-    """A class that `wiring` builds is replaced by a subclass of it."""
-    return (Patch(WIRING, original.__name__, bug),)
+    """A class that a system or a deployment is built from is replaced by a subclass of it."""
+    return tuple(
+        Patch(builder, original.__name__, bug)
+        for builder in BUILDERS
+        if hasattr(importlib.import_module(builder), original.__name__)
+    )
 
 
 def grafted(bugs: Iterable[type]) -> tuple[Patch, ...]:

@@ -8,11 +8,11 @@ from typing_extensions import override
 from orchestrator.actors.messages import AttemptEnded
 from orchestrator.actors.runtime import OnDeath, Ref
 from orchestrator.attempt import Canceled, Done
+from orchestrator.deployment import RunningDeployment
 from orchestrator.errors import EngineUnhealthyError, OrchestratorError, QueueFullError
 from orchestrator.inflight import Fault, GiveUp, Inflight, Poisoned, Serving, Ticket
 from orchestrator.points import Point
 from orchestrator.request import PriorityRequest
-from orchestrator.wiring import RunningDeployment
 
 RACE_SECONDS = 0.002
 

@@ -1,0 +1,249 @@
+"""One deployment while it runs: registry, queue, gates, and the actors that it starts."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from orchestrator import metrics
+from orchestrator.actors.engine import Engine
+from orchestrator.actors.messages import AttemptEnded, Poison, Shutdown, Wake
+from orchestrator.actors.messages import Gone as GoneMessage
+from orchestrator.actors.runtime import OnDeath, Ref, ended, kill, tell
+from orchestrator.actors.session import Session
+from orchestrator.actors.supervisor import Supervisor
+from orchestrator.actors.worker import RemoteWorker, WorkerSettings
+from orchestrator.attempt import Gates
+from orchestrator.inflight import Fault, Inflight, Poisoned, StateName, Ticket
+from orchestrator.plan import DeploymentPlan
+from orchestrator.points import Passage, Point, Points
+from orchestrator.policies.breaker import Breaker
+from orchestrator.policies.queue import PriorityQueue
+from orchestrator.policies.rate_limit import RateLimiter
+from orchestrator.policies.retry import RetryBudget, RetryPolicy
+from orchestrator.request import PriorityRequest
+from orchestrator.runners.remote.credentials import Credential
+
+logger = logging.getLogger(__name__)
+
+BREAKER_LEVELS = {"closed": 0.0, "half-open": 1.0, "open": 2.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentHealth:
+    """What the health page tells of a deployment."""
+
+    name: str
+    model: str
+    state: StateName
+    ready: bool
+    live_slots: int
+    slots: int
+    generation: int
+    breaker: str
+    queued: int
+    inflight: int
+    reason: str | None = None
+    fault_id: str | None = None
+    retry_after: float | None = None
+    """Seconds until a poisoned deployment may be back; None if it isn't poisoned or stays down."""
+
+
+class RunningDeployment:
+    """One deployment: its registry, queue and gates, and its supervisor while it runs.
+
+    Args:
+        plan: What it is built from.
+        next_epoch: Gives a number that no attempt had before; one source for the whole system.
+        points: Told of the passages in it, if anybody looks on.
+    """
+
+    def __init__(
+        self, plan: DeploymentPlan, next_epoch: Callable[[], int], points: Points | None = None
+    ) -> None:
+        self.plan = plan
+        self.queue = PriorityQueue(plan.name, plan.queue_capacity)
+        self.gates = Gates(
+            limiter=RateLimiter(plan.limits),
+            breaker=Breaker(
+                plan.name,
+                failure_threshold=plan.breaker.failure_threshold,
+                open_for=plan.breaker.open_for,
+                probes=plan.breaker.probes,
+                points=points,
+            ),
+            retry=RetryPolicy(plan.retry, RetryBudget()),
+            limits=plan.steps,
+            points=points,
+        )
+        self.inflight = Inflight(
+            deployment=plan.name,
+            enqueue=self.queue.push,
+            dequeue=self.queue.discard,
+            on_accepted=self._accepted,
+            on_gone=self._gone,
+            slots=plan.slots,
+            points=points,
+        )
+        self._next_epoch = next_epoch
+        self._engine: Ref | None = None
+        self._supervisor: Ref | None = None
+        self._session: Ref | None = None
+        self._wake = Wake()
+        metrics.for_deployment(plan.name).observe(
+            ready=lambda: float(self.inflight.ready),
+            live_slots=lambda: float(self.inflight.live_slots),
+            queued=lambda: float(len(self.queue)),
+            inflight=lambda: float(len(self.inflight)),
+            permits=lambda: float(self.gates.limiter.outstanding),
+            breaker=lambda: BREAKER_LEVELS[self.gates.breaker.state],
+            generation=lambda: float(self.inflight.generation),
+        )
+
+    @property
+    def supervisor(self) -> Ref | None:
+        """Its supervisor, once it was started; whoever kills it proves that this fails closed."""
+        return self._supervisor
+
+    def inspect(self, request: PriorityRequest) -> Awaitable[None] | None:
+        """Refuses what this deployment can never serve: raises a `RequestError`."""
+        self.gates.limiter.check(request.estimated_tokens)
+        return self.plan.factory.inspect(request)
+
+    def start(self) -> None:
+        """Starts its key's session, if it has one, and the supervisor, which starts the rest."""
+        if self.plan.credential is not None:
+            self._start_session(self.plan.credential)
+        self._supervisor = Supervisor.start(
+            self.inflight,
+            self.plan.supervision,
+            start_engine=self._start_engine,
+            start_worker=self._start_worker,
+            on_death=self._supervisor_died,
+        )
+
+    def health(self) -> DeploymentHealth:
+        """Reads the state; costs nothing and asks no actor."""
+        state = self.inflight.state
+        fault = state.fault if isinstance(state, Poisoned) else None
+        return DeploymentHealth(
+            name=self.plan.name,
+            model=self.plan.factory.model,
+            state=self.inflight.state_name,
+            ready=self.inflight.ready,
+            live_slots=self.inflight.live_slots,
+            slots=self.plan.slots,
+            generation=self.inflight.generation,
+            breaker=self.gates.breaker.state,
+            queued=len(self.queue),
+            inflight=len(self.inflight),
+            reason=fault.describe() if fault else None,
+            fault_id=fault.fault_id if fault else None,
+            retry_after=self.inflight.restart_after if fault else None,
+        )
+
+    def poison(self, stage: str, cause: BaseException) -> None:
+        """Ends the engine's generation because of something outside of its actors."""
+        fault = self._fault(stage, cause)
+        if self._supervisor is None or not tell(self._supervisor, Poison(fault)):
+            self.inflight.restart_after = None
+            self.inflight.poison(fault)
+
+    async def aclose(self) -> None:
+        """Ends what is left of its requests, its actors and what its runners share."""
+        self.inflight.stop()
+        if self._supervisor is not None:
+            if not tell(self._supervisor, Shutdown()):
+                logger.debug("the supervisor of %s was gone before", self.plan.name)
+            self._supervisor.stop(block=False)
+            await ended(self._supervisor)
+        if self._session is not None:
+            session, self._session = self._session, None
+            kill(session)  # it may be waiting for a key that nobody wants any more
+            await ended(session)
+        await self.plan.factory.aclose()
+        metrics.for_deployment(self.plan.name).forget()
+
+    def _start_session(self, credential: Credential) -> None:
+        def died(cause: BaseException | None) -> None:
+            if self._session is None:  # it was ended here
+                return
+            logger.error(
+                "the session of %s died and is started anew", self.plan.name, exc_info=cause
+            )
+            self._start_session(credential)
+
+        self._session = Session.start(self.plan.name, credential, on_death=died)
+
+    def _accepted(self) -> None:
+        self.gates.retry.budget.accepted(asyncio.get_running_loop().time())
+        if self._engine is not None:
+            tell(self._engine, self._wake)
+
+    def _gone(self, ticket: Ticket) -> None:
+        if self._engine is not None:
+            tell(self._engine, GoneMessage(ticket))
+
+    def _start_engine(self, on_death: OnDeath) -> Ref:
+        self._engine = Engine.start(
+            self.inflight,
+            self.queue,
+            self.gates,
+            next_epoch=self._next_epoch,
+            on_death=on_death,
+        )
+        return self._engine
+
+    def _start_worker(
+        self,
+        worker: str,
+        on_ready: Callable[[], None],
+        on_ended: Callable[[AttemptEnded], None],
+        on_death: OnDeath,
+    ) -> Ref:
+        if self.gates.points is not None:
+            on_death = _looked_on(self.gates.points, self.plan.name, worker, on_death)
+        settings = WorkerSettings(
+            deployment=self.plan.name,
+            worker=worker,
+            start_timeout=self.plan.start_timeout,
+            gates=self.gates,
+        )
+        return RemoteWorker.start(
+            settings,
+            self.plan.factory.create(),
+            on_ready=on_ready,
+            on_ended=on_ended,
+            on_death=on_death,
+        )
+
+    def _supervisor_died(self, cause: BaseException | None) -> None:
+        # fail closed: without a supervisor a death would go unseen
+        if cause is None:
+            return
+        self.inflight.restart_after = None
+        fault = self._fault("supervise", cause)
+        if self.inflight.poison(fault):
+            logger.error(
+                "the supervisor of %s died: %s", self.plan.name, fault.describe(), exc_info=cause
+            )
+
+    def _fault(self, stage: str, cause: BaseException) -> Fault:
+        return Fault(
+            scope="engine",
+            stage=stage,
+            worker=None,
+            epoch=None,
+            cause=cause,
+            at=asyncio.get_running_loop().time(),
+            fault_id=f"{self.plan.name}-{self.inflight.generation}-{stage.replace(' ', '-')}",
+        )
+
+
+def _looked_on(points: Points, deployment: str, worker: str, on_death: OnDeath) -> OnDeath:
+    def ended_here(cause: BaseException | None) -> None:
+        points(Passage(point=Point.WORKER_ENDED, deployment=deployment, worker=worker, error=cause))
+        on_death(cause)
+
+    points(Passage(point=Point.WORKER_STARTED, deployment=deployment, worker=worker))
+    return ended_here

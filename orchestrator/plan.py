@@ -1,0 +1,270 @@
+"""A deployment's part of the configuration, in the words of the inner settings.
+
+What runs is built from plans. A test or a simulation makes its own, with a runner of its own, and
+gets the very same system.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypedDict, assert_never
+
+from orchestrator import config as sections
+from orchestrator.actors.supervisor import Supervision
+from orchestrator.config import Config
+from orchestrator.policies.rate_limit import RateLimits
+from orchestrator.policies.retry import RetrySettings
+from orchestrator.reading.credentials import Fetched, Google, OAuth2
+from orchestrator.reading.presets import PRESETS
+from orchestrator.reading.references import Secret
+from orchestrator.runners.base import SlotFactory
+from orchestrator.runners.lease import StepLimits
+from orchestrator.runners.remote.credentials import Credential, KeySource, file_source, text_in
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerSettings:
+    """See `policies.breaker.Breaker`."""
+
+    failure_threshold: int = 10
+    open_for: float = 30.0
+    """Seconds."""
+    probes: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentPlan:
+    """All that a deployment is built from."""
+
+    name: str
+    factory: SlotFactory
+    slots: int = 8
+    queue_capacity: int = 256
+    limits: RateLimits = field(default_factory=RateLimits)
+    retry: RetrySettings = field(default_factory=RetrySettings)
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    steps: StepLimits = field(default_factory=StepLimits)
+    timeout: float = 600.0
+    """Seconds that a request has, unless it says so itself."""
+    start_timeout: float = 600.0
+    """Seconds that a runner may take to get ready."""
+    supervision: Supervision = field(default_factory=Supervision)
+    credential: Credential | None = None
+    """The key of its slots, if it may change while they run."""
+
+
+OnProgress = Callable[[str, str], None]
+"""(deployment, what it is doing): steps of a model that is being loaded."""
+
+
+def _log_progress(deployment: str, doing: str) -> None:
+    logger.info("%s: %s", deployment, doing)
+
+
+def plan_deployments(
+    config: Config, on_progress: OnProgress = _log_progress
+) -> tuple[list[DeploymentPlan], dict[str, Sequence[str]]]:
+    """Turns a configuration into plans and routes.
+
+    Raises:
+        ConfigError: A runner can't be made from it.
+    """
+    plans = [_plan(name, section, on_progress) for name, section in config.deployments.items()]
+    return plans, {name: route.deployments for name, route in config.routes.items()}
+
+
+def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> DeploymentPlan:
+    timeouts, rules = section.timeouts, section.supervision
+    credential = _credential(section.runner)
+    return DeploymentPlan(
+        name=name,
+        factory=_factory(name, section.runner, on_progress, credential),
+        credential=credential,
+        slots=section.slots,
+        queue_capacity=section.queue.capacity,
+        limits=RateLimits(
+            requests_per_minute=section.limits.requests_per_minute,
+            tokens_per_minute=section.limits.tokens_per_minute,
+        ),
+        retry=RetrySettings(
+            max_attempts=section.retry.max_attempts,
+            initial_backoff=section.retry.initial_backoff,
+            max_backoff=section.retry.max_backoff,
+        ),
+        breaker=BreakerSettings(
+            failure_threshold=section.breaker.failure_threshold,
+            open_for=section.breaker.open_for,
+            probes=section.breaker.probes,
+        ),
+        steps=StepLimits(
+            connect=timeouts.connect,
+            first_token=timeouts.first_token,
+            inter_token=timeouts.inter_token,
+        ),
+        timeout=timeouts.total,
+        start_timeout=rules.start_timeout,
+        supervision=Supervision(
+            max_restarts=rules.max_restarts,
+            within=rules.within,
+            initial_backoff=rules.initial_backoff,
+            max_backoff=rules.max_backoff,
+            on_poison=rules.on_poison,
+        ),
+    )
+
+
+def _factory(
+    name: str, runner: sections.Kind, on_progress: OnProgress, credential: Credential | None
+) -> SlotFactory:
+    # the one place for lazy imports: a runner's libraries are loaded only if it is configured
+    match runner:
+        case sections.Torch():
+            from orchestrator.runners.torch.runner import factory as torch_factory  # noqa: PLC0415
+            from orchestrator.runners.torch.settings import TorchSettings  # noqa: PLC0415
+
+            return torch_factory(
+                TorchSettings(
+                    model=runner.model,
+                    dtype=runner.dtype,
+                    device=runner.device,
+                    threads=runner.threads,
+                    trust_remote_code=runner.trust_remote_code,
+                    revision=runner.revision,
+                ),
+                on_progress=lambda doing: on_progress(name, doing),
+            )
+        case sections.OpenAI():
+            from orchestrator.runners.remote import openai  # noqa: PLC0415
+
+            preset = PRESETS[runner.kind]
+            return openai.factory(
+                openai.OpenAISettings(
+                    organization=runner.organization,
+                    project=runner.project,
+                    azure=runner.kind == "azure",
+                    api_version=runner.api_version,
+                    max_tokens_field=runner.max_tokens_field,
+                    renamed=preset.renamed,
+                    unsupported=preset.unsupported,
+                    stream_options=preset.stream_options,
+                    **_common(name, runner, credential),
+                )
+            )
+        case sections.OpenAIResponses():
+            from orchestrator.runners.remote import responses  # noqa: PLC0415
+
+            return responses.factory(
+                responses.OpenAISettings(
+                    organization=runner.organization,
+                    project=runner.project,
+                    **_common(name, runner, credential),
+                )
+            )
+        case sections.Ollama():
+            from orchestrator.runners.remote import ollama  # noqa: PLC0415
+
+            return ollama.factory(ollama.RemoteSettings(**_common(name, runner, credential)))
+        case sections.Anthropic():
+            from orchestrator.runners.remote import anthropic  # noqa: PLC0415
+
+            return anthropic.factory(
+                anthropic.AnthropicSettings(
+                    version=runner.version,
+                    max_tokens=runner.max_tokens,
+                    **_common(name, runner, credential),
+                )
+            )
+        case sections.Gemini():
+            from orchestrator.runners.remote import gemini  # noqa: PLC0415
+
+            return gemini.factory(
+                gemini.GeminiSettings(
+                    project=runner.project,
+                    region=runner.region,
+                    **_common(name, runner, credential),
+                )
+            )
+        case _:
+            assert_never(runner)
+
+
+class _Common(TypedDict):
+    """What the settings of all remote runners have in common, by their names."""
+
+    base_url: str
+    model: str
+    api_key: Callable[[], str] | None
+    renew: Callable[[str], Awaitable[None]] | None
+    bearer: bool
+    headers: Mapping[str, str]
+    extra_body: Mapping[str, object]
+    drop_params: bool
+    provider: str
+    ca_file: str | None
+    client_cert: tuple[str, str | None] | None
+    verify: bool
+
+
+def _common(name: str, runner: sections.Remote, credential: Credential | None) -> _Common:
+    api_key = runner.api_key.reveal if isinstance(runner.api_key, Secret) else None
+    return {
+        "base_url": runner.base_url,
+        "model": runner.model,
+        "api_key": credential.read if credential else api_key,
+        "renew": credential.renew if credential else None,
+        "bearer": credential.source.token if credential else False,
+        "headers": {key: value.reveal() for key, value in runner.headers.items()},
+        "extra_body": runner.extra_body,
+        "drop_params": runner.drop_params,
+        "provider": name,
+        "ca_file": _path(runner.ca_file),
+        "client_cert": (
+            (str(runner.client_cert), _path(runner.client_key)) if runner.client_cert else None
+        ),
+        "verify": runner.verify,
+    }
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _credential(runner: sections.Kind) -> Credential | None:
+    """Returns what holds a key that may change; None for one that can't, or none at all."""
+    match runner:
+        case sections.Remote(api_key=Secret(path=Path() as path) as secret):
+            return Credential(file_source(path), secret.reveal())
+        case sections.Remote(api_key=Fetched() as fetched):
+            return Credential(_key_source(fetched))
+        case _:
+            return None
+
+
+def _key_source(fetched: Fetched) -> KeySource:
+    match fetched.way:
+        case OAuth2() as client:
+            from orchestrator.runners.remote import token_endpoint  # noqa: PLC0415
+
+            secret = client.client_secret
+            return token_endpoint.client_credentials_source(
+                token_endpoint.TokenEndpoint(url=client.token_url, ca_file=_path(client.ca_file)),
+                token_endpoint.ClientCredentials(
+                    client_id=client.client_id,
+                    client_secret=partial(text_in, secret.path) if secret.path else secret.reveal,
+                    scope=client.scope,
+                    params=client.params,
+                    auth=client.auth,
+                ),
+            )
+        case Google() as account:
+            from orchestrator.runners.remote.google_account import google_source  # noqa: PLC0415
+
+            return google_source(account.file, account.scopes, _path(account.ca_file))
+        case command:
+            from orchestrator.runners.remote.key_command import command_source  # noqa: PLC0415
+
+            return command_source(command, fetched.ttl)
