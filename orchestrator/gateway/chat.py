@@ -27,7 +27,7 @@ from orchestrator.gateway.body import read_body
 from orchestrator.gateway.chat_request import TIMEOUT_HEADER, ChatCall, read_call
 from orchestrator.gateway.chunks import ChunkWriter
 from orchestrator.gateway.failure import failure_event, send_failure, send_json
-from orchestrator.gateway.listener import ABORT
+from orchestrator.gateway.listener import LINE
 from orchestrator.gateway.visit import Visit
 from orchestrator.routing import Router
 
@@ -91,18 +91,17 @@ class ChatCompletions:
         channel = call.request.channel
         self._router.submit(call.request)
         loop = asyncio.get_running_loop()
-        watch = loop.create_task(_end_when_gone(receive, channel))
-        abort = scope.get("extensions", {}).get(ABORT, {}).get("abort")
+        line = scope["extensions"][LINE]
         lingering: list[asyncio.TimerHandle] = []
-        if abort is not None:
-            channel.watch(lambda: lingering.append(loop.call_later(self._linger, abort)))
+        line["watch"](lambda: _end(channel))
+        channel.watch(lambda: lingering.append(loop.call_later(self._linger, line["abort"])))
         try:
             if call.stream:
                 await _stream(call, visit, send)
             else:
                 await _whole(call, visit, send)
         finally:
-            watch.cancel()
+            line["watch"](None)
             # the server may cancel this task, and writing may fail: nobody reads any more
             _end(channel)
             for timer in lingering:
@@ -154,12 +153,6 @@ async def _whole(call: ChatCall, visit: Visit, send: Send) -> None:
     )
     visit.status = 200
     await send_json(send, 200, body, visit.response_headers)
-
-
-async def _end_when_gone(receive: Receive, channel: Channel) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    _end(channel)
 
 
 def _end(channel: Channel) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import msgspec
 import uvicorn
@@ -19,8 +19,10 @@ KEEP_ALIVE = 75
 """Seconds; longer than the usual idle time of load balancers, so that they close first."""
 CLOSE_LIMIT = 5
 """Seconds that responses have to be written once all requests have ended."""
-ABORT = "orchestrator.abort"
-"""ASGI extension: ends a connection whose peer reads no more, without waiting for it."""
+LINE = "orchestrator.line"
+"""ASGI extension: `abort` ends a connection whose peer reads no more, without waiting for it;
+`watch` takes what is called once when the peer is gone, in place of what it took before. A task
+that waits for ASGI's disconnect would say the same for a twentieth of a short request's cost."""
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 100
 
@@ -38,12 +40,20 @@ class BoundedProtocol(HttpToolsProtocol):
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(HeadHolder(transport))
+        self._gone = False
+        self._on_gone: Callable[[], None] | None = None
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._gone = True
+        self._watch(self._on_gone)
 
     @override
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes = 0
-        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
+        self.scope["extensions"] = {LINE: {"abort": self.transport.abort, "watch": self._watch}}
 
     @override
     def on_url(self, url: bytes) -> None:
@@ -65,6 +75,12 @@ class BoundedProtocol(HttpToolsProtocol):
             b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(body), body)
         )
         self.transport.close()
+
+    def _watch(self, on_gone: Callable[[], None] | None) -> None:
+        self._on_gone = on_gone
+        if self._gone and on_gone is not None:
+            self._on_gone = None
+            on_gone()
 
     def _count(self, more_bytes: int) -> None:
         self._head_bytes += more_bytes
