@@ -91,17 +91,24 @@ class ChatCompletions:
         channel = call.request.channel
         self._router.submit(call.request)
         loop = asyncio.get_running_loop()
-        line = scope["extensions"][LINE]
+        line = scope.get("extensions", {}).get(LINE)
+        watch: asyncio.Task[None] | None = None
         lingering: list[asyncio.TimerHandle] = []
-        line["watch"](lambda: _end(channel))
-        channel.watch(lambda: lingering.append(loop.call_later(self._linger, line["abort"])))
+        if line is None:  # a server of another kind
+            watch = loop.create_task(_end_when_gone(receive, channel))
+        else:
+            line["watch"](lambda: _end(channel))
+            channel.watch(lambda: lingering.append(loop.call_later(self._linger, line["abort"])))
         try:
             if call.stream:
                 await _stream(call, visit, send)
             else:
                 await _whole(call, visit, send)
         finally:
-            line["watch"](None)
+            if watch is not None:
+                watch.cancel()
+            if line is not None:
+                line["watch"](None)
             # the server may cancel this task, and writing may fail: nobody reads any more
             _end(channel)
             for timer in lingering:
@@ -153,6 +160,12 @@ async def _whole(call: ChatCall, visit: Visit, send: Send) -> None:
     )
     visit.status = 200
     await send_json(send, 200, body, visit.response_headers)
+
+
+async def _end_when_gone(receive: Receive, channel: Channel) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    _end(channel)
 
 
 def _end(channel: Channel) -> None:
