@@ -24,6 +24,8 @@ from orchestrator.errors import (
     UpstreamRateLimitedError,
     UpstreamTimeoutError,
     UpstreamTruncatedError,
+    WorkerError,
+    WorkerStartError,
 )
 from orchestrator.plan import DeploymentPlan
 from orchestrator.request import Message, PriorityRequest, SamplingParams
@@ -58,6 +60,7 @@ MEANINGS: Mapping[type[OrchestratorError], Meaning] = {
     UpstreamProtocolError: Meaning("first token", 1, "check base_url and kind"),
     RequestError: Meaning("first token", 2, "check kind, extra_body and drop_params"),
     ConfigError: Meaning("model", 0, "check model"),
+    WorkerError: Meaning("first token", 0, "check model, dtype, device and the memory"),
     OrchestratorError: Meaning("first token", 1, "ask the provider, or look into the log"),
 }
 """By class; the nearest base class counts."""
@@ -103,16 +106,16 @@ async def connect(
 
 async def _look(plan: DeploymentPlan, *, limit: float, load: bool) -> Finding:
     probe = _Probe(plan)
-    local = probe.local
+    seconds = limit + plan.start_timeout if probe.local and load else limit
     try:
-        async with asyncio.timeout(limit + (plan.start_timeout if local and load else 0.0)):
-            if local:
+        async with asyncio.timeout(seconds):
+            if probe.local:
                 await probe.find()
-            if load or not local:
+            if load or not probe.local:
                 await probe.ask()
         return probe.finding()
     except TimeoutError:
-        return probe.finding(probe.late(limit))
+        return probe.finding(probe.late(seconds))
     except UpstreamNotFoundError as error:
         return probe.finding(await probe.explained(error))
     except OrchestratorError as error:
@@ -135,7 +138,9 @@ class _Probe:
             channel=Channel(),
         )
         self._passed: set[str] = set()
-        self._lease: Lease | None = None
+        self._asked = False
+        self._step: Step | None = None
+        """What it waited for when it was over."""
         self._first_token: float | None = None
 
     @property
@@ -160,20 +165,23 @@ class _Probe:
         began_at = loop.time()
         scope = asyncio.timeout(None)
         lease = Lease(self._plan.steps, lambda _: scope.reschedule(loop.time()))
-        self._lease = lease
+        self._asked = True
         try:
-            async with (
-                scope,
-                contextlib.aclosing(self._runner.generate(self._request, lease)) as stream,
-            ):
-                await anext(stream)
+            async with scope:
+                await self._first_piece(lease)
         except TimeoutError:
             late = self.late(lease.budget)
             raise late from None
-        finally:
-            lease.disarm()
         self._first_token = loop.time() - began_at
         self._passed.update(STEPS[-1:] if self.local else STEPS)
+
+    async def _first_piece(self, lease: Lease) -> None:
+        try:
+            async with contextlib.aclosing(self._runner.generate(self._request, lease)) as stream:
+                await anext(stream)
+        finally:
+            self._step = lease.step
+            lease.disarm()
 
     async def explained(self, error: UpstreamNotFoundError) -> OrchestratorError:
         """Returns the error, or what the provider's own list of models says of it."""
@@ -189,11 +197,13 @@ class _Probe:
     def late(self, limit: float) -> OrchestratorError:
         """Returns what it means that so many seconds were over."""
         within = f"within {limit:g} s"
-        if self._lease is None:
+        if not self._asked:
+            if "model" in self._passed:
+                return WorkerStartError(f"the model was not loaded {within}")
             if self.local:
-                return ConfigError(f"the model was neither found nor loaded {within}")
+                return ConfigError(f"the model was not found {within}")
             return UpstreamAuthenticationError(f"no key was fetched {within}")
-        if self._lease.step is Step.CONNECT:
+        if self._step is Step.CONNECT:
             return UpstreamConnectError(f"no connection stood {within}")
         return UpstreamTimeoutError(f"no token came {within}")
 
@@ -206,7 +216,7 @@ class _Probe:
         meaning = None
         if error is not None:
             meaning = next(MEANINGS[kind] for kind in type(error).__mro__ if kind in MEANINGS)
-            if self._lease is not None and not self.local:
+            if self._asked and not self.local:
                 self._passed.update(STEPS[: meaning.passed])
         failed = None if meaning is None else meaning.step
         known = {step: True if step in self._passed else None for step in STEPS}

@@ -69,6 +69,15 @@ def test_check_shows_what_would_run(good: str) -> None:
     assert {"chat", "far", "openai", "big"} <= set(out.replace("│", " ").split())
 
 
+def test_check_with_json_tells_a_program_the_same(good: str) -> None:
+    code, out, err = run("check", good, "--json")
+
+    rows = json.loads(out)
+    assert (code, err) == (0, "")
+    assert [(row["route"], row["deployment"]) for row in rows] == [("chat", "far"), ("far", "far")]
+    assert rows[0]["endpoint"] == "http://127.0.0.1:9/v1"
+
+
 def test_check_of_a_wrong_file_names_each_fault_and_exits_with_2(bad: str) -> None:
     code, out, err = run("check", bad)
 

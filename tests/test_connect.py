@@ -7,8 +7,10 @@ import pytest
 
 from orchestrator.config import parse
 from orchestrator.connect import STEPS, Finding, connect
-from orchestrator.plan import plan_deployments
+from orchestrator.errors import WorkerStartError
+from orchestrator.plan import DeploymentPlan, plan_deployments
 from tests.fakes.keys import ANSWERED, REFUSED, oauth2, token
+from tests.fakes.scripted import DONE, Stage, always
 from tests.fakes.sse_server import Close, Script, Send, SseServer, Stall, head, refusal
 
 pytestmark = pytest.mark.live
@@ -168,6 +170,22 @@ async def test_the_deployments_own_timeouts_count_as_well():
     assert "0.1 s" in finding.error.message
 
 
+async def test_a_provider_that_never_shakes_hands_is_not_reachable():
+    async with SseServer(ANSWERED) as plain:
+        address = plain.url.replace("http:", "https:")
+        own, total = await found(
+            f"{{kind: openai, base_url: '{address}', model: m}}",
+            f"{{kind: openai, base_url: '{address}', model: m}}\n    timeouts: {{connect: 300ms}}",
+            limit=0.5,
+        )
+
+    assert [marks(finding) for finding in (own, total)] == ["F---", "F---"]
+    assert own.error is not None
+    assert "no connection stood within 0.5 s" in own.error.message
+    assert total.error is not None
+    assert "no connection stood within 0.3 s" in total.error.message
+
+
 async def test_a_key_is_fetched_before_it_is_tried():
     async with SseServer(ANSWERED) as server, SseServer(token("t")) as endpoint:
         (finding,) = await found(runner(server, api_key=oauth2(endpoint)))
@@ -206,3 +224,34 @@ async def test_a_local_model_that_has_gone_fails_the_step_of_the_model(tmp_path:
     assert (finding.failed, marks(finding)) == ("model", "--F-")
     assert finding.error is not None
     assert "there is no such file" in finding.error.message
+
+
+async def found_loaded(stage: Stage, limit: float = 5.0) -> Finding:
+    plan = DeploymentPlan(name="d", factory=stage.factory(), start_timeout=0.1)
+    async with asyncio.timeout(5):
+        (finding,) = await connect([plan], limit=limit, load=True)
+    assert stage.closed == 1
+    return finding
+
+
+async def test_a_local_model_that_is_to_be_loaded_is_asked_for_a_token():
+    finding = await found_loaded(always("a", DONE, local=True))
+
+    assert finding.ok
+    assert marks(finding) == "--pp"
+    assert finding.first_token is not None
+
+
+async def test_a_local_model_that_does_not_load_fails_the_step_of_the_first_token():
+    broken = always(local=True)
+    broken.start_error = lambda _: WorkerStartError("out of memory")
+    slow = always(local=True)
+    slow.start_gate = asyncio.Event()
+
+    failed, late = await found_loaded(broken), await found_loaded(slow, limit=0.1)
+
+    assert [marks(finding) for finding in (failed, late)] == ["--pF", "--pF"]
+    assert failed.error is not None
+    assert failed.error.message == "out of memory"
+    assert late.error is not None
+    assert "not loaded within 0.2 s" in late.error.message
