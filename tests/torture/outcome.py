@@ -82,6 +82,8 @@ class Outcome:
     """The most that a timer on the loop was late between the signal and the noticing."""
     back_after: float = 0.0
     """From the signal to the first ready slot."""
+    prodded: bool = False
+    """Whether the fault found nothing that ran, so that a further request had to meet it."""
     crash: str = ""
     """What the system says of the host's end."""
     seen_stopped: bool = False

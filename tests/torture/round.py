@@ -60,11 +60,14 @@ async def play(lab: Lab, number: int, fault: str, chance: random.Random) -> Outc
             # a lease that is too short for this machine, or something worse
             outcome.violations.append(f"it died before it was broken: {await process.closed()}")
             signalled_at = begun_at
-        if crowd.over and fault not in DEATHS:
-            # that nothing moves is no hang while there is nothing to do
+        dying = asyncio.ensure_future(process.closed())
+        await asyncio.wait({dying, asyncio.gather(*tasks)}, return_when=asyncio.FIRST_COMPLETED)
+        if not dying.done() and fault not in DEATHS:
+            # all had been said before it landed: that nothing moves is no hang without work
+            outcome.prodded = True
             readings.append(Reading(PROMPTS[0], lab.ask(PROMPTS[0])))
             tasks.append(asyncio.create_task(crowd.read(readings[-1])))
-        outcome.crash = str(await process.closed())
+        outcome.crash = str(await dying)
         noticed_at = await _noticed(lab, readings, signalled_at)
         await probe.end()
     outcome.died_after = (target.ended_at or noticed_at) - signalled_at
