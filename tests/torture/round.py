@@ -62,7 +62,8 @@ async def play(lab: Lab, number: int, fault: str, chance: random.Random) -> Outc
             signalled_at = begun_at
         dying = asyncio.ensure_future(process.closed())
         await asyncio.wait({dying, asyncio.gather(*tasks)}, return_when=asyncio.FIRST_COMPLETED)
-        if not dying.done() and fault not in DEATHS:
+        unbroken = all(reading.error is None for reading in readings)
+        if unbroken and not dying.done() and fault not in DEATHS:
             # all had been said before it landed: that nothing moves is no hang without work
             outcome.prodded = True
             readings.append(Reading(PROMPTS[0], lab.ask(PROMPTS[0])))
