@@ -250,7 +250,7 @@ async def _stream(
 
 
 def _missed(lease: Lease, runner: Runner) -> OrchestratorError:
-    step = (lease.step or Step.NEXT_TOKEN).replace("_", " ")
+    step = (lease.missed or Step.NEXT_TOKEN).replace("_", " ")
     if runner.abilities.local:
         hang = WorkerHungError(f"no progress within {lease.budget:g} s in step: {step}")
         runner.hung(hang)

@@ -61,7 +61,7 @@ class Lease:
         "_on_expired",
         "_timer",
         "deadline",
-        "expired",
+        "missed",
         "step",
     )
 
@@ -76,10 +76,16 @@ class Lease:
         """The step that runs; None while disarmed."""
         self.deadline = 0.0
         """Loop time, seconds, by which the step must show progress."""
-        self.expired = False
+        self.missed: Step | None = None
+        """The step that made no progress in time; stays after the runner has disarmed the lease."""
 
     def __repr__(self) -> str:
         return f"<Lease {self.step or 'disarmed'}, {self._budget:g} s>"
+
+    @property
+    def expired(self) -> bool:
+        """Whether a step made no progress in time."""
+        return self.missed is not None
 
     @property
     def budget(self) -> float:
@@ -122,5 +128,5 @@ class Lease:
         if self._loop.time() < self.deadline:
             self._set_timer()
             return
-        self.expired = True
+        self.missed = self.step
         self._on_expired(self)

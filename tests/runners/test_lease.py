@@ -69,6 +69,19 @@ async def test_a_shorter_step_pulls_the_timer_in() -> None:
     lease.disarm()
 
 
+async def test_an_expired_lease_tells_what_it_missed_after_its_runner_disarmed_it() -> None:
+    heard = asyncio.Event()
+    lease = Lease(StepLimits(first_token=0.02), lambda _: heard.set())
+    lease.arm(Step.FIRST_TOKEN)
+    async with asyncio.timeout(5):
+        await heard.wait()
+
+    lease.disarm()
+
+    assert lease.missed is Step.FIRST_TOKEN
+    assert lease.budget == 0.02
+
+
 async def test_a_worker_is_not_blamed_for_a_pause_of_this_process() -> None:
     expired: list[Lease] = []
     lease = Lease(StepLimits(inter_token=0.1), expired.append)
