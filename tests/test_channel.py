@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from orchestrator.channel import CHUNK_OVERHEAD_BYTES, Channel
 from orchestrator.errors import RequestCanceledError, SlowConsumerError
 from orchestrator.events import Ending, Failed, Finished, FinishReason, TokenChunk
-from orchestrator.metrics import LATE
+from orchestrator.metrics import REGISTRY
 from tests.fakes.scripted import DONE
 
 CAPACITY = 5 * (1 + CHUNK_OVERHEAD_BYTES)
@@ -275,10 +275,11 @@ def test_a_late_event_is_counted_in_the_metrics() -> None:
     channel = Channel()
     channel.begin(1)
     channel.end(Failed(RequestCanceledError("gone")))
-    before = LATE._value.get()
+    name = "orchestrator_late_events_total"
+    before = REGISTRY.get_sample_value(name) or 0.0
 
     channel.send(TokenChunk("x"), 1)
     channel.end(Finished(FinishReason.STOP), 1)
 
     assert channel.late_events == 2
-    assert LATE._value.get() - before == 2
+    assert (REGISTRY.get_sample_value(name) or 0.0) - before == 2
