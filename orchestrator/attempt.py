@@ -274,4 +274,4 @@ def _unexpected(cause: Exception) -> InternalError:
 
 def _heed(error: OrchestratorError, limiter: RateLimiter, now: float) -> None:
     if isinstance(error, UpstreamRateLimitedError) and error.retry_after is not None:
-        limiter.pause(now + error.retry_after)
+        limiter.heed(error.retry_after, now)

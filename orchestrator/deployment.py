@@ -46,7 +46,7 @@ class DeploymentHealth:
     reason: str | None = None
     fault_id: str | None = None
     retry_after: float | None = None
-    """Seconds until a poisoned deployment may be back; None if it isn't poisoned or stays down."""
+    """Seconds until one that is poisoned or paused may be back; None if it is up or stays down."""
 
 
 class RunningDeployment:
@@ -126,21 +126,29 @@ class RunningDeployment:
         """Reads the state; costs nothing and asks no actor."""
         state = self.inflight.state
         fault = state.fault if isinstance(state, Poisoned) else None
+        pause = self.gates.limiter.paused_for(asyncio.get_running_loop().time())
+        # the engine waits for a short pause and refuses what comes during a long one
+        refused = pause > 0 and pause >= self.gates.retry.longest_wait
         return DeploymentHealth(
             name=self.plan.name,
             model=self.plan.factory.model,
             state=self.inflight.state_name,
-            ready=self.inflight.ready,
+            ready=self.inflight.ready and not refused,
             live_slots=self.inflight.live_slots,
             slots=self.plan.slots,
             generation=self.inflight.generation,
             breaker=self.gates.breaker.state,
             queued=len(self.queue),
             inflight=len(self.inflight),
-            reason=fault.describe() if fault else None,
+            reason=fault.describe() if fault else self._paused_text(pause),
             fault_id=fault.fault_id if fault else None,
-            retry_after=self.inflight.restart_after if fault else None,
+            retry_after=self.inflight.restart_after if fault else pause if refused else None,
         )
+
+    def _paused_text(self, pause: float) -> str | None:
+        if not pause or not self.inflight.ready:
+            return None
+        return f"paused by the provider's rate limit for {pause:.0f} s more"
 
     def poison(self, stage: str, cause: BaseException) -> None:
         """Ends the engine's generation because of something outside of its actors."""

@@ -313,6 +313,16 @@ async def test_a_429_pauses_the_key_and_leaves_the_breaker_alone() -> None:
     assert tried.breaker._machine.fail_counter == 0
 
 
+async def test_a_429_with_an_absurd_hint_pauses_the_key_for_an_hour() -> None:
+    async with asyncio.timeout(5):
+        tried = Try([UpstreamRateLimitedError("slow down", retry_after=1e9)])
+
+        await tried.run()
+        now = asyncio.get_running_loop().time()
+
+    assert tried.limiter.paused_for(now) == pytest.approx(3600.0, abs=1.0)
+
+
 async def test_a_conflict_does_not_move_the_breaker() -> None:
     async with asyncio.timeout(5):
         tried = Try([UpstreamConflictError("again")])

@@ -72,7 +72,11 @@ def readiness(
             raise ModelNotFoundError(f"no route is called {route[:100]!r}", param="route")
         routes = {route: routes[route]}
     states = _states(system, routes)
-    ready = {name: found.ready and not draining for name, found in routes.items()}
+    serving = {health.name for health in states if health.ready}
+    ready = {
+        name: not draining and any(one.name in serving for one in found.deployments)
+        for name, found in routes.items()
+    }
     page = Readiness(
         ready=any(ready.values()),
         deployments=[_shown(health) for health in states],

@@ -8,7 +8,8 @@ Built on aiolimiter's leaky buckets, one for requests and one for tokens. Rules:
        request starves behind small ones.
     2. A permit reserves an estimate of tokens; `settle` corrects it by what was really used,
        `release` gives all of it back when nothing was sent.
-    3. After a 429 the key pauses until the latest time that any answer named.
+    3. After a 429 the key pauses until the latest time that any answer named; no single answer is
+       believed beyond `LONGEST_PAUSE`, for after it the provider can say so again.
     4. A pause that is longer than anybody's patience isn't waited for: `refusal` says so at once.
     5. A request above a whole bucket can never pass; `check` refuses it at admission.
 
@@ -23,6 +24,8 @@ from orchestrator.errors import RequestTooLargeError, UpstreamRateLimitedError
 
 MINUTE = 60.0
 BURST_SHARE = 0.1
+LONGEST_PAUSE = 3600.0
+"""Seconds that one answer can pause a key for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +148,19 @@ class RateLimiter:
         """Starts nothing until then; of several times the latest counts (loop time, seconds)."""
         self.paused_until = max(self.paused_until, until)
 
+    def heed(self, retry_after: float, now: float) -> None:
+        """Pauses for as long as an answer asked for, within reason.
+
+        Args:
+            retry_after: Seconds, as the provider said them.
+            now: Loop time, seconds.
+        """
+        self.pause(now + min(retry_after, LONGEST_PAUSE))
+
+    def paused_for(self, now: float) -> float:
+        """Seconds until the pause ends; 0 if nothing is paused."""
+        return max(0.0, self.paused_until - now)
+
     def refusal(self, patience: float, now: float) -> UpstreamRateLimitedError | None:
         """Looks without taking anything: an error if the key pauses longer than that, or None.
 
@@ -152,11 +168,11 @@ class RateLimiter:
             patience: Seconds that the request can wait for the end of a pause.
             now: Loop time, seconds.
         """
-        wait = self.paused_until - now
+        wait = self.paused_for(now)
         if wait <= 0 or wait < patience:
             return None
         return UpstreamRateLimitedError(
-            f"the provider asked for a pause; it ends in {wait:.1f} s", retry_after=wait
+            f"the provider asked for a pause; it ends in {wait:.0f} s", retry_after=wait
         )
 
     def close(self, _permit: Permit, tokens: int, *, requests: int = 0) -> None:

@@ -8,7 +8,6 @@ filter. What the provider said is kept, cut to 200 characters and with its secre
 that isn't JSON keeps its status.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,6 +119,8 @@ STATUSES: Mapping[int, type[OrchestratorError]] = {
 CONTEXT_TEXT = re.compile(r"maximum context length|context (?:length|window|size)", re.IGNORECASE)
 
 MAX_SEARCHED_TEXT = 4096
+MAX_HINT = 1e9
+"""Seconds, 30 years: a longer wait is no hint but a mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +258,7 @@ def _utc_now() -> float:
 def retry_after(headers: Mapping[str, str], now: Callable[[], float] = _utc_now) -> float | None:
     """Returns the seconds a provider asks to wait (RFC 9110, 10.2.3, and the millisecond kinds).
 
-    None if it asks nothing or nothing sensible: negative, infinite, no number, no date. A date in
+    None if it asks nothing or nothing sensible: negative, beyond 1e9, no number, no date. A date in
     the past is 0. The answer's own `Date` is the clock for a date, so that a wrong clock here
     doesn't matter.
 
@@ -266,26 +267,30 @@ def retry_after(headers: Mapping[str, str], now: Callable[[], float] = _utc_now)
         now: Seconds since 1970, asked only for a date in an answer that has no `Date`.
     """
     for name in ("retry-after-ms", "x-ms-retry-after-ms"):
-        milliseconds = _number(headers.get(name, ""))
-        if milliseconds is not None:
-            return milliseconds / 1000
+        seconds = _seconds(headers.get(name, ""), units=1000)
+        if seconds is not None:
+            return seconds
     text = headers.get("retry-after", "")
-    seconds = _number(text)
+    seconds = _seconds(text)
     if seconds is not None:
         return seconds
     until = _date(text)
     if until is None:
         return None
     today = _date(headers.get("date", ""))
-    return max(0.0, until - (now() if today is None else today))
+    return _sensible(max(0.0, until - (now() if today is None else today)))
 
 
-def _number(text: str) -> float | None:
+def _seconds(text: str, *, units: int = 1) -> float | None:
+    """Reads a number of so many units to the second."""
     try:
-        number = float(text)
+        return _sensible(float(text) / units)
     except ValueError:
         return None
-    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _sensible(seconds: float) -> float | None:
+    return seconds if 0 <= seconds <= MAX_HINT else None  # never true of nan
 
 
 def _date(text: str) -> float | None:
@@ -372,7 +377,7 @@ def _details(value: object) -> tuple[tuple[str, ...], float | None]:
         reasons += [name for name in names if isinstance(name, str)]
         delay = detail.get("retryDelay")
         if isinstance(delay, str):
-            seconds = _number(delay.removesuffix("s"))
+            seconds = _seconds(delay.removesuffix("s"))
     return tuple(reasons), seconds
 
 

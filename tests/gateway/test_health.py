@@ -1,9 +1,10 @@
 """The probes tell the truth, in every state, and never wait in a queue."""
 
 import asyncio
+import re
 
 from orchestrator.actors.supervisor import Supervision
-from orchestrator.errors import WorkerCrashedError, WorkerStartError
+from orchestrator.errors import UpstreamRateLimitedError, WorkerCrashedError, WorkerStartError
 from tests.fakes.scripted import DONE, Stage
 from tests.gateway.serving import plays, serving, until
 
@@ -137,6 +138,37 @@ async def test_load_alone_makes_nothing_unready() -> None:
     assert ready.status_code == 200
     assert ready.json()["deployments"][0]["queued"] == 2
     assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 429]
+
+
+async def test_a_pause_that_nobody_waits_for_makes_a_deployment_unready_and_says_so() -> None:
+    limited = plays(UpstreamRateLimitedError("slow down", retry_after=1e6))
+
+    async with (
+        asyncio.timeout(5),
+        serving({"a": limited, "b": make_stage()}, {"r": ["a", "b"]}) as served,
+    ):
+        await served.ask(model="a")
+        alone = await served.client.get("/readyz", params={"route": "a"})
+        whole = await served.client.get("/readyz")
+
+    assert alone.status_code == 503
+    assert 3590 <= int(alone.headers["retry-after"]) <= 3600
+    state = alone.json()["deployments"][0]
+    assert (state["ready"], state["state"]) == (False, "serving")
+    assert re.fullmatch(r"paused by the provider's rate limit for 3\d{3} s more", state["reason"])
+    assert whole.status_code == 200
+    assert whole.json()["routes"] == {"r": True, "a": False, "b": True}
+
+
+async def test_a_short_pause_is_told_and_leaves_a_deployment_ready() -> None:
+    async with asyncio.timeout(5), serving({"m": make_stage()}) as served:
+        limiter = served.system.deployments["m"].gates.limiter
+        limiter.heed(5.0, asyncio.get_running_loop().time())
+        ready = await served.client.get("/readyz")
+
+    state = ready.json()["deployments"][0]
+    assert (ready.status_code, state["ready"]) == (200, True)
+    assert state["reason"] == "paused by the provider's rate limit for 5 s more"
 
 
 async def test_an_open_breaker_leaves_the_probe_honest_about_it() -> None:

@@ -189,6 +189,26 @@ def test_a_pause_is_refused_only_to_those_who_cannot_wait_for_it() -> None:
     assert permits.refusal(0.0, 100.0) is None
 
 
+def test_no_answer_pauses_a_key_for_longer_than_an_hour_at_a_time() -> None:
+    permits = limiter()
+
+    permits.heed(1e9, 100.0)
+    first = permits.paused_for(100.0)
+    permits.heed(1e9, 600.0)
+
+    assert (first, permits.paused_until) == (3600.0, 4200.0)
+
+
+def test_the_text_of_a_refusal_has_whole_seconds_only() -> None:
+    permits = limiter()
+    permits.pause(100.04)
+
+    refusal = permits.refusal(1.0, 90.0)
+
+    assert refusal is not None
+    assert refusal.message.endswith("it ends in 10 s")
+
+
 def test_a3_a_request_above_a_whole_bucket_is_refused_at_admission() -> None:
     permits = limiter(tpm=1000)
 
