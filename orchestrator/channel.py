@@ -96,7 +96,8 @@ class Channel:
         self._size_bytes += len(chunk.text) + CHUNK_OVERHEAD_BYTES
         if chunk.fields is not None:
             self._size_bytes += len(repr(chunk.fields))
-        if self._size_bytes > self._capacity_bytes:
+        if self._size_bytes > self._capacity_bytes and self._chunks:
+            # a chunk that alone is larger was never left unread by anybody
             self.end(Failed(self._overflow()))
             return False
         self._chunks.append(chunk)

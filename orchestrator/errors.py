@@ -29,6 +29,7 @@ can't end an engine.
         └── EngineUnhealthyError, EngineDrainingError, LoopBlockedError, InternalError
 """
 
+import re
 from typing import ClassVar, Literal
 
 Scope = Literal["request", "upstream", "worker", "engine"]
@@ -97,6 +98,12 @@ def describe(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything, the error must still be told
         text = "<its text could not be made>"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def one_line(text: str, limit: int = 1000) -> str:
+    """A text that may hold anything, as one line of a log: control characters escaped, cut."""
+    line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], text)
+    return line if len(line) <= limit else f"{line[:limit]}..."
 
 
 class ConfigError(OrchestratorError):

@@ -12,8 +12,19 @@ from orchestrator.errors import InvalidRequestError, OrchestratorError
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 512
 MAX_SEED = 2**63 - 1
+MAX_NAME = 256
+MAX_TIMEOUT = 30 * 86_400.0
 BYTES_PER_TOKEN = 4
 DEFAULT_ANSWER_TOKENS = 256
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be sent: half a surrogate pair is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Priority(IntEnum):
@@ -51,6 +62,22 @@ class Message:
     """Text, or content parts in OpenAI's shape (`{"type": "text", "text": ...}`)."""
     fields: Mapping[str, object] = field(default_factory=dict[str, object])
     """Other members of the message (`name`, `tool_calls`, `tool_call_id`), passed on untouched."""
+
+    def __post_init__(self) -> None:
+        """Checks the content.
+
+        Raises:
+            InvalidRequestError: It is neither text nor a list of parts.
+        """
+        content: object = self.content  # a caller may have no type checker
+        if content is None or isinstance(content, str):
+            return
+        if not isinstance(content, list | tuple) or not all(
+            isinstance(part, Mapping) for part in cast("Sequence[object]", content)
+        ):
+            raise InvalidRequestError(
+                "the content of a message must be a text or a list of parts", param="messages"
+            )
 
     @property
     def text(self) -> str:
@@ -145,10 +172,21 @@ class SamplingParams:
         if len(self.stop) > MAX_STOPS:
             raise InvalidRequestError(f"stop takes at most {MAX_STOPS} texts", param="stop")
         for text in cast("tuple[object, ...]", self.stop):  # a caller may have no type checker
-            if not isinstance(text, str) or not text or len(text) > MAX_STOP_LENGTH:
+            if (
+                not isinstance(text, str)
+                or not 0 < len(text) <= MAX_STOP_LENGTH
+                or not is_unicode(text)
+            ):
                 raise InvalidRequestError(
                     f"each stop text has 1 to {MAX_STOP_LENGTH} characters", param="stop"
                 )
+
+
+def _check_name(name: str, value: object) -> None:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME:
+        raise InvalidRequestError(
+            f"{name} must be a text of 1 to {MAX_NAME} characters", param=name
+        )
 
 
 def _check_number(name: str, value: object, low: float, high: float) -> None:
@@ -157,14 +195,8 @@ def _check_number(name: str, value: object, low: float, high: float) -> None:
     # bool is an int to Python, never to the caller of an API
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequestError(f"{name} must be a number", param=name)
-    if not math.isfinite(value) or not low <= value <= high:
+    if not low <= value <= high:  # NaN is in no range; a huge int is no float either
         raise InvalidRequestError(f"{name} must be from {low:g} to {high:g}", param=name)
-
-
-def _is_duration(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 < value < math.inf
 
 
 def _check_integer(name: str, value: object, low: int, high: int) -> None:
@@ -217,7 +249,6 @@ class PriorityRequest:
     deadline: float = math.inf
     """Covers queue, permits, backoff, attempts and failover; set at acceptance."""
     attempts: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
-
     first_error: OrchestratorError | None = None
     """What the first attempt that failed has failed with; the cause that survives."""
     estimated_prompt_tokens: int = field(init=False)
@@ -229,8 +260,11 @@ class PriorityRequest:
         Raises:
             InvalidRequestError: There is no message, or the timeout is no positive number.
         """
-        if self.timeout is not None and not _is_duration(self.timeout):
+        _check_number("deadline", self.timeout, 0.0, MAX_TIMEOUT)
+        if self.timeout == 0:
             raise InvalidRequestError("the deadline must be above 0 seconds", param="deadline")
+        _check_name("model", self.model)
+        _check_name("request_id", self.request_id)
         if not self.messages:
             raise InvalidRequestError("messages must not be empty", param="messages")
         characters = sum(len(message.text) for message in self.messages)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import islice
 
 from orchestrator import metrics
 from orchestrator.errors import (
@@ -25,12 +26,18 @@ from orchestrator.errors import (
     QueueFullError,
     RequestError,
     describe,
+    one_line,
 )
 from orchestrator.events import Failed, Finished
 from orchestrator.inflight import Inflight
 from orchestrator.request import PriorityRequest
 
 logger = logging.getLogger(__name__)
+
+MAX_SHOWN = 100
+"""Characters of a caller's text that an error repeats."""
+MAX_NAMES = 20
+"""Routes that an error lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,9 +89,13 @@ class Router:
         """
         route = self._routes.get(name)
         if route is None:
-            near = get_close_matches(name, self._routes, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self._routes)}"
-            raise ModelNotFoundError(f"no model is called {name[:100]!r}; {hint}", param="model")
+            # comparing costs the product of both lengths, and a caller chooses one of them
+            near = get_close_matches(name[:MAX_SHOWN], self._routes, n=1)
+            some = ", ".join(islice(self._routes, MAX_NAMES))
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {some}"
+            raise ModelNotFoundError(
+                f"no model is called {name[:MAX_SHOWN]!r}; {hint}", param="model"
+            )
         return route
 
     def stop(self) -> None:
@@ -97,22 +108,19 @@ class Router:
     def submit(self, request: PriorityRequest) -> None:
         """Sends a request on its way; from here on its channel tells all that happens to it."""
         try:
-            route = self.route(request.model)
-        except ModelNotFoundError as error:
+            self._send_on_its_way(request)
+        except RequestError as error:
             request.channel.end(Failed(error))
-            return
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a submitted request
+            request.channel.end(Failed(_uninspected(error)))
+
+    def _send_on_its_way(self, request: PriorityRequest) -> None:
+        route = self.route(request.model)
         request.accepted_at = asyncio.get_running_loop().time()
         request.deadline = request.accepted_at + (request.timeout or route.timeout)
         _arm_deadline(request)
         _observe_ending(request, metrics.for_route(route.name))
-        try:
-            able, waiting = _inspect(route, request)
-        except RequestError as error:
-            request.channel.end(Failed(error))
-            return
-        except Exception as error:  # noqa: BLE001 - the outermost frame of a submitted request
-            request.channel.end(Failed(_uninspected(error)))
-            return
+        able, waiting = _inspect(route, request)
         if waiting:
             self._finish_inspection(request, able, waiting)
         else:
@@ -291,11 +299,11 @@ def _observe_ending(request: PriorityRequest, meters: metrics.RouteMeters) -> No
             meters.failed(seconds, ending.error.code)
             logger.info(
                 "request %s to %s failed after %.3f s and %d attempts: %s",
-                request.request_id,
+                one_line(request.request_id),
                 request.model,
                 seconds,
                 len(request.attempts),
-                describe(ending.error),
+                one_line(describe(ending.error)),
             )
 
     request.channel.watch(observe)

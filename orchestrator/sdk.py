@@ -11,6 +11,7 @@ never waits: invalid input is raised at once, whatever happens later is raised b
 
 import asyncio
 import atexit
+import os
 import secrets
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
@@ -31,6 +32,7 @@ from orchestrator.request import (
     Priority,
     PriorityRequest,
     SamplingParams,
+    is_unicode,
     message_from,
 )
 from orchestrator.stream import TokenStream, running_loop, wait_for
@@ -73,6 +75,7 @@ class Orchestrator:
         self._drain = drain
         self._thread: _LoopThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
 
     @classmethod
     def over(cls, system: System, *, default_model: str, drain: float) -> Self:
@@ -134,6 +137,10 @@ class Orchestrator:
         loop = self._loop  # read once: another thread may close meanwhile
         if loop is None:
             raise RuntimeError("the orchestrator isn't running: use it in `with` or `async with`")
+        if self._process != os.getpid():
+            raise RuntimeError("the process was forked; its child needs an orchestrator of its own")
+        if not isinstance(cast("object", extra), Mapping | None):
+            raise InvalidRequestError("extra must be a mapping", param="extra")
         request = PriorityRequest(
             request_id=request_id or f"req_{secrets.token_hex(8)}",
             model=model or self._default_model,
@@ -152,8 +159,15 @@ class Orchestrator:
         return TokenStream(request, loop)
 
     async def start(self) -> None:
-        """Starts on the running loop; models go on loading after it returns."""
+        """Starts on the running loop; models go on loading after it returns.
+
+        Raises:
+            RuntimeError: It is running already.
+        """
+        if self._loop is not None:
+            raise RuntimeError("the orchestrator is running already")
         self._loop = asyncio.get_running_loop()
+        self._process = os.getpid()
         self._system.start()
 
     async def aclose(self, *, drain: float | None = None) -> None:
@@ -176,7 +190,11 @@ class Orchestrator:
     def open(self) -> None:
         """Starts on a thread of its own, for plain code."""
         thread = _LoopThread()
-        thread.run(self.start())
+        try:
+            thread.run(self.start())
+        except BaseException:
+            thread.stop()
+            raise
         self._thread = thread
 
     def close(self, *, drain: float | None = None) -> None:
@@ -258,13 +276,20 @@ def _default() -> Orchestrator:
 
 def _messages(prompt: Prompt) -> list[Message]:
     if isinstance(prompt, str):
-        return [Message("user", prompt)]
-    if not isinstance(cast("object", prompt), Sequence):  # a caller may have no type checker
+        messages = [Message("user", prompt)]
+    elif isinstance(cast("object", prompt), Sequence):  # a caller may have no type checker
+        messages = [
+            message if isinstance(message, Message) else message_from(message, index)
+            for index, message in enumerate(prompt)
+        ]
+    else:
         raise InvalidRequestError("the prompt must be a text or a list of messages", param="prompt")
-    return [
-        message if isinstance(message, Message) else message_from(message, index)
-        for index, message in enumerate(prompt)
-    ]
+    for index, message in enumerate(messages):
+        if not is_unicode(message.text):  # over HTTP the JSON reader has refused it
+            raise InvalidRequestError(
+                f"messages[{index}] has half a surrogate pair", param=f"messages[{index}].content"
+            )
+    return messages
 
 
 def _sampling(given: Sampling) -> SamplingParams:

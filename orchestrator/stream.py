@@ -6,6 +6,7 @@ thread without one. A hop between threads brings all chunks that are ready.
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class TokenStream:
         self._ready: Iterator[TokenChunk] = iter(())
         self._ending: Ending | None = None
         self._texts: list[str] = []
+        self._reading = threading.Lock()
         self._receiving: Future[Received] | None = None
         self._question: Coroutine[Any, Any, Received] | None = None
         self._taken: Received | None = None
@@ -91,7 +93,8 @@ class TokenStream:
             self._end_if_due(StopIteration)
             if running_loop() is self._home:
                 raise RuntimeError("this would block its own loop: use `async for` or `await`")
-            self._take(*self._wait_for_more())
+            with self._alone():
+                self._take(*self._wait_for_more())
         return chunk
 
     def __aiter__(self) -> AsyncIterator[TokenChunk]:
@@ -100,7 +103,8 @@ class TokenStream:
     async def __anext__(self) -> TokenChunk:
         while (chunk := next(self._ready, None)) is None:
             self._end_if_due(StopAsyncIteration)
-            self._take(*await self._receive())
+            with self._alone():
+                self._take(*await self._receive())
         return chunk
 
     def __await__(self) -> Generator[Any, None, Answer]:
@@ -155,6 +159,16 @@ class TokenStream:
             usage=self._ending.usage,
             attempts=self.attempts,
         )
+
+    @contextlib.contextmanager
+    def _alone(self) -> Generator[None, None, None]:
+        # two readers at once would each get every token
+        if not self._reading.acquire(blocking=False):
+            raise RuntimeError("another thread or task is reading this stream")
+        try:
+            yield
+        finally:
+            self._reading.release()
 
     async def _receive(self) -> Received:
         if asyncio.get_running_loop() is self._home:

@@ -233,6 +233,7 @@ async def test_what_has_been_read_makes_room_again() -> None:
 def test_a_chunk_full_of_other_fields_counts_towards_the_bound() -> None:
     channel = Channel(capacity_bytes=1000)
     channel.begin(1)
+    channel.send(TokenChunk("x"), 1)
 
     taken = channel.send(TokenChunk("", fields={"tool_calls": "x" * 2000}), 1)
 
@@ -256,6 +257,7 @@ def test_an_overflow_says_what_the_caller_can_do(held: bool, advice: str) -> Non
     channel.begin(1)
 
     channel.send(TokenChunk("x"), 1)
+    channel.send(TokenChunk("y"), 1)
 
     assert isinstance(channel.ending, Failed)
     assert advice in str(channel.ending.error)
@@ -283,3 +285,13 @@ def test_a_late_event_is_counted_in_the_metrics() -> None:
 
     assert channel.late_events == 2
     assert (REGISTRY.get_sample_value(name) or 0.0) - before == 2
+
+
+def test_a_chunk_larger_than_the_bound_is_no_slow_reader() -> None:
+    channel = Channel(capacity_bytes=1000)
+    channel.begin(1)
+
+    taken = channel.send(TokenChunk("x" * 5000), 1)
+
+    assert taken
+    assert channel.take()[0][0].text == "x" * 5000

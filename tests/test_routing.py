@@ -10,6 +10,7 @@ from orchestrator.chaos.simulation.world import run
 from orchestrator.errors import (
     GenerationFailedError,
     InvalidRequestError,
+    ModelNotFoundError,
     OrchestratorError,
     RequestCanceledError,
     RequestTooLargeError,
@@ -22,6 +23,7 @@ from orchestrator.plan import BreakerSettings
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import PriorityRequest
+from orchestrator.routing import Route, Router
 from tests.fakes.scripted import DONE, Stage, always
 from tests.fakes.systems import ask, error_of, make_request, read, running
 
@@ -358,3 +360,29 @@ def test_a_deadline_ends_an_inspection_that_hangs():
             return asyncio.get_running_loop().time(), error.code
 
     assert run(0, main) == (2.0, "deadline_exceeded")
+
+
+async def test_a_name_of_any_length_costs_no_time_and_is_not_repeated_whole() -> None:
+    router = Router({f"route-{number}": Route(f"route-{number}", []) for number in range(100)})
+
+    with pytest.raises(ModelNotFoundError) as raised:
+        router.route("c" * 4_000_000)
+
+    assert len(str(raised.value)) < 1000
+
+
+async def test_an_error_of_any_text_is_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = always(InvalidRequestError("a\nERROR a false line" + "x" * 5000))
+    caplog.set_level("INFO", "orchestrator.routing")
+
+    async with asyncio.timeout(5), running({"m": stage}) as system:
+        request = make_request()
+        system.router.submit(request)
+        await read(request)
+
+    lines = [r.getMessage() for r in caplog.records if r.name == "orchestrator.routing"]
+    assert len(lines) == 1
+    assert "\n" not in lines[0]
+    assert len(lines[0]) < 1500

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import pytest
@@ -433,3 +433,77 @@ def test_the_public_names_are_those_of_the_package() -> None:
 
     assert missing == []
     assert issubclass(InvalidRequestError, OrchestratorError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "param"),
+    [
+        ({"model": 5}, "model"),
+        ({"model": ["chat"]}, "model"),
+        ({"model": "c" * 1000}, "model"),
+        ({"deadline": 10**400}, "deadline"),
+        ({"temperature": 10**400}, "temperature"),
+        ({"extra": "abc"}, "extra"),
+        ({"stop": "\ud800"}, "stop"),
+    ],
+)
+def test_whatever_is_wrong_is_raised_by_submit_and_never_waited_for(
+    arguments: dict[str, Any], param: str
+) -> None:
+    with over(answering()) as orchestrator, pytest.raises(InvalidRequestError) as raised:
+        orchestrator.submit("hi", **arguments)
+
+    assert raised.value.param == param
+
+
+@pytest.mark.parametrize("content", [5, b"x", ["x"], {"type": "text"}])
+def test_a_content_that_is_no_content_is_refused_where_it_is_made(content: Any) -> None:
+    with pytest.raises(InvalidRequestError):
+        Message("user", content)
+
+
+def test_half_a_character_in_a_prompt_is_refused() -> None:
+    with over(answering()) as orchestrator, pytest.raises(InvalidRequestError) as raised:
+        orchestrator.submit("\ud83d")
+
+    assert raised.value.param == "messages[0].content"
+
+
+def test_opening_it_twice_is_refused_and_the_first_goes_on() -> None:
+    with over(answering()) as orchestrator:
+        with pytest.raises(RuntimeError, match="running already"):
+            orchestrator.open()
+
+        assert orchestrator.submit("hi").text() == "ab"
+
+
+def test_a_submit_in_a_forked_child_is_refused_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with over(answering()) as orchestrator:
+        monkeypatch.setattr("os.getpid", lambda: -1)  # what a child would see
+        with pytest.raises(RuntimeError, match="forked"):
+            orchestrator.submit("hi")
+        monkeypatch.undo()
+
+
+def test_a_second_reader_is_refused_and_no_token_is_read_twice() -> None:
+    gate = threading.Event()
+    seen: list[str] = []
+    with over(answering("a", 0.2, "b", DONE)) as orchestrator:
+        stream = orchestrator.submit("hi")
+        first = next(stream).text
+
+        def read() -> None:
+            gate.set()
+            seen.extend(chunk.text for chunk in stream)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        gate.wait(5)
+        with suppress(RuntimeError):  # unless the other one has read it all before
+            seen.extend(chunk.text for chunk in stream)
+        reader.join(5)
+
+    assert first == "a"
+    assert seen == ["b"]
