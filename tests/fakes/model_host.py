@@ -1,7 +1,9 @@
 """A model host without a model: it speaks the wire protocol and breaks on cue.
 
 The settings' model says how it loads: `missing` fails, `dies` exits with code 7 and last words,
-`wedged` never gets ready; anything else is ready at once. The last message says what a stream does:
+`wedged` never gets ready, `stopped` gets a SIGSTOP, `reads` and `computes` go on for 2.5 s
+without a word and get ready then; anything else is ready at once. The last message says what a
+stream does:
 
     say 5        five tokens, then the end
     wait         one token, then nothing until it is canceled
@@ -18,6 +20,7 @@ The settings' model says how it loads: `missing` fails, `dies` exits with code 7
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from orchestrator.events import FinishReason
@@ -118,6 +121,15 @@ class FakeHost:
                         raise SystemExit("a host loads one model")
 
 
+def work(how: str) -> None:
+    ended = threading.Event()
+    threading.Timer(2.5, ended.set).start()
+    while not ended.is_set():
+        if how == "reads":
+            ended.wait(0.1)
+            Path(__file__).read_bytes()
+
+
 def main() -> None:
     link = Link(int(sys.argv[1]))
     guard_against_orphanage(int(sys.argv[2]))
@@ -133,6 +145,11 @@ def main() -> None:
             raise SystemExit(7)
         case "wedged":
             signal.pause()
+        case "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "computes" | "reads":
+            work(load.settings.model)
+            link.send(FACTS)
         case _:
             link.send(FACTS)
     FakeHost(link).serve()

@@ -22,6 +22,7 @@ from typing import Self, assert_never
 import msgspec
 
 from orchestrator.errors import OrchestratorError, WorkerCrashedError, WorkerStartError
+from orchestrator.runners.torch.life import SignsOfLife
 from orchestrator.runners.torch.report import OutputTail, crash_report
 from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.runners.torch.streams import LAST_EVENTS, HostStream
@@ -53,6 +54,8 @@ ENDING_SECONDS = 1.0
 """A host whose socket has ended gets this long to end by itself."""
 REAP_INTERVAL = 0.001
 TICK_SECONDS = 1.0
+REPEAT_SECONDS = 10.0
+"""A stage that lasts is told again after each so many."""
 RECEIVE_BYTES = 1 << 18
 
 logger = logging.getLogger(__name__)
@@ -65,7 +68,7 @@ class HostProcess:
         process: The child; its output is a non-blocking pipe.
         link: The parent's end of the socket, non-blocking.
         settings: What the host loads.
-        on_progress: Gets a line for each stage of loading and one a second while it lasts.
+        on_progress: Gets a line for each stage of loading and one each 10 s while it lasts.
     """
 
     def __init__(
@@ -87,7 +90,9 @@ class HostProcess:
         self._next_stream = 0
         self._steps = 0
         self._stage = "starting the process"
-        self._stage_at = self._loop.time()
+        self._stage_at = self._told_at = self._loop.time()
+        self._signs = SignsOfLife(process.pid)
+        self._silence = 0.0
         self._load_error: str | None = None
         self._reason: str | None = None
         self._cause: BaseException | None = None
@@ -235,11 +240,20 @@ class HostProcess:
 
     def _tick(self) -> None:
         """Once a second while the model loads: shows that something goes on, or ends it."""
-        age = self._loop.time() - self._stage_at
+        now = self._loop.time()
+        age = now - self._stage_at
         if age > self._settings.load_timeout:
             self.kill(f"loading got no further in {age:.0f} s")
             return
-        self._on_progress(f"{self._stage} ({age:.0f} s)")
+        # counted in looks, not read from the clock: whoever stops parent and child together and
+        # lets both go on has not seen a silent host
+        self._silence = 0.0 if self._signs.seen() else self._silence + TICK_SECONDS
+        if self._silence >= self._settings.load_silence:
+            self.kill(f"it gave no sign of life for {self._silence:.0f} s while: {self._stage}")
+            return
+        if now - self._told_at >= REPEAT_SECONDS:
+            self._told_at = now
+            self._on_progress(f"{self._stage} ({age:.0f} s)")
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
     def _stop_ticking(self) -> None:
@@ -274,7 +288,9 @@ class HostProcess:
                     if (stream := find(event.stream, None)) is not None:
                         stream.push(event)
             case Loading(stage):
-                self._stage, self._stage_at = stage, self._loop.time()
+                self._stage = stage
+                self._stage_at = self._told_at = self._loop.time()
+                self._silence = 0.0
                 self._on_progress(stage)
             case LoadFailed(message):
                 self._load_error = message

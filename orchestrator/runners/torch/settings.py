@@ -25,3 +25,5 @@ class TorchSettings:
     """Branch, tag or commit of a hub model."""
     load_timeout: float = 600.0
     """Seconds that one stage of loading (one progress message to the next) may take."""
+    load_silence: float = 30.0
+    """Seconds that a loading host may neither compute nor read; then it is stopped or wedged."""

@@ -23,6 +23,7 @@ from orchestrator.errors import (
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.runners.base import Runner, SlotFactory
 from orchestrator.runners.lease import Step
+from orchestrator.runners.torch import process
 from orchestrator.runners.torch.runner import factory
 from orchestrator.runners.torch.settings import TorchSettings
 from tests.fakes import model_host
@@ -39,9 +40,10 @@ async def slots(
     model: str = "fake",
     progress: list[str] | None = None,
     load_timeout: float = 60.0,
+    load_silence: float = 30.0,
 ) -> AsyncGenerator[tuple[SlotFactory, list[Runner]]]:
     made = factory(
-        TorchSettings(model=model, load_timeout=load_timeout),
+        TorchSettings(model=model, load_timeout=load_timeout, load_silence=load_silence),
         on_progress=ignore if progress is None else progress.append,
         chance=random.Random(0),
         program=model_host.PROGRAM,
@@ -272,6 +274,43 @@ async def test_a_load_that_gets_no_further_is_ended() -> None:
     async with asyncio.timeout(5), slots(model="wedged", load_timeout=0.5) as (_, (runner,)):
         with pytest.raises(WorkerStartError, match="loading got no further"):
             await runner.start()
+
+
+@pytest.mark.parametrize("model", ["stopped", "wedged"])
+async def test_a_loading_host_without_a_sign_of_life_is_ended_long_before_the_load(
+    model: str,
+) -> None:
+    async with asyncio.timeout(20), slots(model=model, load_silence=1.0) as (_, (runner,)):
+        with pytest.raises(WorkerStartError, match="no sign of life for 1 s while: pretending"):
+            await runner.start()
+
+
+@pytest.mark.parametrize("model", ["computes", "reads"])
+async def test_a_host_that_works_without_a_word_is_left_to_load(model: str) -> None:
+    async with asyncio.timeout(20), slots(model=model, load_silence=1.0) as (_, (runner,)):
+        await runner.start()
+
+        assert (await answer(runner, request("say 1")))[0] == "end"
+
+
+async def told_while(model: str) -> list[str]:
+    told: list[str] = []
+    async with asyncio.timeout(20), slots(model=model, progress=told) as (_, (runner,)):
+        await runner.start()
+    return told
+
+
+async def test_a_stage_that_lasts_is_told_again_only_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seldom = await told_while("computes")
+
+    monkeypatch.setattr(process, "REPEAT_SECONDS", 1.0)
+    oftener = await told_while("computes")
+
+    assert seldom == ["pretending"]
+    assert oftener[0] == "pretending"
+    assert oftener[1].startswith("pretending (")
 
 
 async def test_a_program_that_does_not_exist_is_a_failed_start() -> None:
