@@ -5,6 +5,7 @@ A user's mistake is a line a fault on standard error, never a traceback. Exit co
 """
 
 import asyncio
+import errno
 import logging
 import os
 import sys
@@ -227,8 +228,31 @@ def submit(
 
 
 def main() -> None:
-    """Runs the command line; the entry point `orchestrator`."""
-    app()
+    """Runs the command line; the entry point `orchestrator`.
+
+    Raises:
+        OSError: Something that no command expects.
+    """
+    _open_what_is_closed()
+    try:
+        app()
+    except KeyboardInterrupt:  # outside of a command: while something was imported
+        sys.exit(INTERRUPTED)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _complain(f"the output can't be written: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
+        sys.exit(FAILED)
+
+
+def _open_what_is_closed() -> None:
+    # a descriptor below 3 that is free would be given to the first socket, and closed as a stream
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _read(path: Path | None) -> Config:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -233,3 +234,29 @@ def test_an_interrupt_cancels_the_answer_and_exits_with_130(tmp_path: Path) -> N
     assert gone == b""
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+def test_an_output_without_room_is_told_in_one_line(good: str) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "orchestrator", "check", good],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=30,
+            cwd=ROOT,
+        )
+
+    assert result.returncode == 1
+    assert result.stderr == "the output can't be written: No space left on device\n"
+
+
+def test_a_command_without_standard_streams_runs_all_the_same(good: str) -> None:
+    command = shlex.join([sys.executable, "-m", "orchestrator", "check", good])
+
+    result = subprocess.run(
+        ["sh", "-c", f"{command} <&- >&- 2>&-"], check=False, timeout=30, cwd=ROOT
+    )
+
+    assert result.returncode == 0
