@@ -40,6 +40,28 @@ async def test_a_head_that_is_too_large_or_broken_is_a_400(request_bytes: bytes)
     assert after.status_code == 200
 
 
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\n"
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [b"GET /", HEAD, HEAD + b"x: ", CHUNKED, CHUNKED + b"1;", CHUNKED + b"1\r\na\r\n0\r\nx: "],
+)
+async def test_what_never_ends_in_a_head_is_refused_long_before_it_costs(opening: bytes) -> None:
+    async with asyncio.timeout(5), serving({"m": plays(DONE)}) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(opening)
+        for _ in range(10):  # it is read by itself
+            await asyncio.sleep(0)
+        writer.write(b"0" * (MAX_HEAD_BYTES + 1))
+        answer = await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+
+    assert answer == b"HTTP/1.1 400 Bad Request\r\n"
+
+
 def test_a_port_that_is_taken_is_told_in_one_line() -> None:
     with bind("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
