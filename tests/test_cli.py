@@ -256,7 +256,7 @@ def test_a_command_without_standard_streams_runs_all_the_same(good: str) -> None
     command = shlex.join([sys.executable, "-m", "orchestrator", "check", good])
 
     result = subprocess.run(
-        ["sh", "-c", f"{command} <&- >&- 2>&-"], check=False, timeout=30, cwd=ROOT
+        ["/bin/sh", "-c", f"{command} <&- >&- 2>&-"], check=False, timeout=30, cwd=ROOT
     )
 
     assert result.returncode == 0
