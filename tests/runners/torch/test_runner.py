@@ -309,8 +309,7 @@ async def test_a_stage_that_lasts_is_told_again_only_after_a_while(
     oftener = await told_while("computes")
 
     assert seldom == ["pretending"]
-    assert oftener[0] == "pretending"
-    assert oftener[1].startswith("pretending (")
+    assert any(line.startswith("pretending (") for line in oftener)
 
 
 async def test_a_program_that_does_not_exist_is_a_failed_start() -> None:
