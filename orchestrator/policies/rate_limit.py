@@ -58,10 +58,12 @@ class _Bucket(AsyncLimiter):
     def correct(self, amount: float) -> None:
         """Adds what was used beyond the estimate, or gives back (negative) what wasn't.
 
-        The level may rise above the burst: then the next ones wait until it has leaked away.
+        The level may rise above the burst: then the next ones wait until it has leaked away, but
+        no longer than for a pause, whatever an answer says that it has used.
         """
         self._leak()
-        self._level = max(0.0, self._level + amount)
+        most = self.max_rate + self._rate_per_sec * LONGEST_PAUSE
+        self._level = min(max(0.0, self._level + amount), most)
 
 
 class Permit:

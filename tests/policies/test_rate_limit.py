@@ -127,6 +127,17 @@ def test_what_was_used_beyond_the_estimate_is_waited_for_later() -> None:
     assert run(0, main) == pytest.approx(30.1)
 
 
+def test_a_count_that_nobody_can_have_used_is_waited_for_no_longer_than_an_hour() -> None:
+    async def main() -> float:
+        permits = limiter(tpm=600)
+        permit = permits.reserve(10, now())
+        assert permit is not None
+        permit.settle(1 << 53)
+        return permits.ready_at(0, now())
+
+    assert run(0, main) == pytest.approx(3600.0)
+
+
 def test_a_release_gives_back_the_request_and_its_tokens() -> None:
     async def main() -> tuple[object, bool]:
         permits = limiter(rpm=1, tpm=100)
