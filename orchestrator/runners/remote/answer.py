@@ -1,7 +1,8 @@
 """What is known of an answer while it is read, whoever sends it.
 
 An answer is complete when its finish reason was seen and no error after it. Usage is the greatest
-count seen, for some providers send it many times; a usage that nobody sent stays absent.
+count seen, for some providers send it many times; a usage that nobody sent stays absent, and so
+does a number that is negative or beyond 2**53.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,9 @@ from orchestrator.runners.classify import (
     classify_event,
     shorten,
 )
+
+MAX_COUNT = 1 << 53
+"""Beyond this a JSON number isn't exact any more, and nobody has counted so many tokens."""
 
 
 class Answer:
@@ -108,6 +112,11 @@ class Answer:
         """
         text = shorten(data[:1024].decode(errors="replace"), self._secret)
         return UpstreamProtocolError(f"{self._provider} sent no {what} ({error}): {text}")
+
+
+def counted(number: int | None) -> int:
+    """Returns a count of tokens; 0 if it wasn't told, or can't be one."""
+    return number if number is not None and 0 <= number <= MAX_COUNT else 0
 
 
 def joined(pieces: Sequence[TokenChunk]) -> TokenChunk | None:

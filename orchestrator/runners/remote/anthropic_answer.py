@@ -19,7 +19,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import NOT_JSON, Refusals
-from orchestrator.runners.remote.answer import Answer, joined
+from orchestrator.runners.remote.answer import Answer, counted, joined
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.translation import object_in
 
@@ -27,8 +27,17 @@ DONE = b"[DONE]"
 
 BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use")
 DELTAS = ("text_delta", "thinking_delta", "signature_delta", "input_json_delta", "citations_delta")
-READ = ("message_start", "message_delta", "message_stop", "message", "error")
+READ = (
+    "message_start",
+    "message_delta",
+    "message_stop",
+    "message",
+    "content_block_stop",
+    "error",
+)
 """Events whose members have no types of their own."""
+TYPED = ("content_block_start", "content_block_delta")
+"""Events whose member says of what type it is; one that is missing is a mistake."""
 
 FINISHES: Mapping[str, FinishReason] = {
     "end_turn": FinishReason.STOP,
@@ -261,20 +270,20 @@ class MessageDecoder(Answer):
         if reason:
             self.finish_reason = FINISHES.get(reason, FinishReason.STOP)
 
-    def _count(self, counted: object) -> None:
+    def _count(self, told: object) -> None:
         try:
-            usage = msgspec.convert(counted, _Usage)
+            usage = msgspec.convert(told, _Usage)
         except msgspec.ValidationError:
             return  # a usage in a shape of its own is no reason to lose an answer
-        details, cached = usage.output_tokens_details, usage.cache_read_input_tokens or 0
+        details, cached = usage.output_tokens_details, counted(usage.cache_read_input_tokens)
         # the API counts what the cache took in and gave out apart from the rest of the prompt
-        added = usage.cache_creation_input_tokens or 0
+        added = counted(usage.cache_creation_input_tokens)
         self.count(
             Usage(
-                prompt_tokens=(usage.input_tokens or 0) + added + cached,
-                completion_tokens=usage.output_tokens or 0,
+                prompt_tokens=counted(usage.input_tokens) + added + cached,
+                completion_tokens=counted(usage.output_tokens),
                 cached_tokens=cached,
-                reasoning_tokens=(details and details.thinking_tokens) or 0,
+                reasoning_tokens=counted(details and details.thinking_tokens),
             )
         )
 
@@ -286,5 +295,7 @@ def _is_foreign(data: bytes) -> bool:
     except NOT_JSON:
         return False
     inner = object_in(event.get("delta")) or object_in(event.get("content_block"))
-    known = event.get("type") in READ or inner.get("type") in (*BLOCKS, *DELTAS)
-    return isinstance(event.get("type"), str) and not known
+    kind, inner_kind = event.get("type"), inner.get("type")
+    known = kind in READ or inner_kind in (*BLOCKS, *DELTAS)
+    untyped = kind in TYPED and not isinstance(inner_kind, str)
+    return isinstance(kind, str) and not known and not untyped

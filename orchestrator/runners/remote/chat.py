@@ -11,6 +11,7 @@ Rules:
     4. A delta that carries nothing (the role alone, nulls, empty texts) is no chunk.
     5. Usage is the greatest count seen, for some providers send it many times; a usage that nobody
        sent stays absent.
+    6. A content that is no text, or a tool call that is no object, is a broken answer.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import NOT_JSON
-from orchestrator.runners.remote.answer import Answer
+from orchestrator.runners.remote.answer import Answer, counted
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.tool_calls import ToolCallNumbers
 
@@ -197,11 +198,11 @@ class ChatDecoder(Answer):
     ) -> TokenChunk | None:
         if isinstance(content, list):
             content, delta["content"] = _parts(cast("list[object]", content))
-        text = content if isinstance(content, str) else ""
+        if content is not None and not isinstance(content, str):
+            raise self._no_delta("content", content)
+        text = content or ""
         if delta.get("tool_calls"):
-            if self._calls is None:
-                self._calls = ToolCallNumbers()
-            delta["tool_calls"] = self._calls.number(delta["tool_calls"])
+            delta["tool_calls"] = self._number(delta["tool_calls"])
         fields = {name: value for name, value in delta.items() if value is not None}
         tokens = 1
         if logprobs:
@@ -212,26 +213,45 @@ class ChatDecoder(Answer):
         self.tokens += tokens
         return TokenChunk(text, tokens, fields or None)
 
+    def _number(self, told: object) -> list[dict[str, object]]:
+        """Numbers the pieces of tool calls.
+
+        Raises:
+            UpstreamProtocolError: They are none.
+        """
+        pieces = cast("list[object]", told) if isinstance(told, list) else []
+        if not pieces or not all(isinstance(piece, dict) for piece in pieces):
+            raise self._no_delta("tool_calls", cast("object", told))
+        if self._calls is None:
+            self._calls = ToolCallNumbers()
+        return self._calls.number(cast("list[dict[str, object]]", pieces))
+
+    def _no_delta(self, member: str, value: object) -> UpstreamProtocolError:
+        return self.no_answer(
+            "delta of a chat completion",
+            msgspec.json.encode(value),
+            TypeError(f"`{member}` of type {type(value).__name__}"),
+        )
+
     def _finish(self, reason: str) -> None:
         if reason in BROKEN_FINISHES:
             broken = self.broke_off(reason, BROKEN_FINISHES[reason])
             raise broken
         self.finish_reason = FINISHES.get(reason.lower(), FinishReason.STOP)
 
-    def _count(self, counted: object) -> None:
+    def _count(self, told: object) -> None:
         try:
-            usage = msgspec.convert(counted, _Usage)
+            usage = msgspec.convert(told, _Usage)
         except msgspec.ValidationError:
             return  # a usage in a shape of its own is no reason to lose an answer
         details, spent = usage.prompt_tokens_details, usage.completion_tokens_details
         self.count(
             Usage(
-                prompt_tokens=usage.prompt_tokens or 0,
-                completion_tokens=usage.completion_tokens or 0,
-                cached_tokens=(details and details.cached_tokens)
-                or usage.prompt_cache_hit_tokens
-                or 0,
-                reasoning_tokens=(spent and spent.reasoning_tokens) or 0,
+                prompt_tokens=counted(usage.prompt_tokens),
+                completion_tokens=counted(usage.completion_tokens),
+                cached_tokens=counted(details and details.cached_tokens)
+                or counted(usage.prompt_cache_hit_tokens),
+                reasoning_tokens=counted(spent and spent.reasoning_tokens),
             )
         )
 

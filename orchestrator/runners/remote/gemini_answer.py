@@ -27,7 +27,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import NOT_JSON, Refusals, shorten
-from orchestrator.runners.remote.answer import Answer, joined
+from orchestrator.runners.remote.answer import Answer, counted, joined
 from orchestrator.runners.remote.gemini_wire import (
     NOTHING,
     Blob,
@@ -284,16 +284,16 @@ class GeminiDecoder(Answer):
             upstream_code=reason,
         )
 
-    def _count(self, counted: msgspec.Raw) -> None:
+    def _count(self, usage: msgspec.Raw) -> None:
         try:
-            told = counts.decode(counted)
+            told = counts.decode(usage)
         except NOT_JSON:
             return
-        thoughts = told.thoughts_token_count or 0
+        thoughts = counted(told.thoughts_token_count)
         found = (
-            (told.prompt_token_count or 0) + (told.tool_use_prompt_token_count or 0),
-            (told.candidates_token_count or 0) + thoughts,
-            told.cached_content_token_count or 0,
+            counted(told.prompt_token_count) + counted(told.tool_use_prompt_token_count),
+            counted(told.candidates_token_count) + thoughts,
+            counted(told.cached_content_token_count),
             thoughts,
         )
         prompt, completion, cached, reasoning = map(max, found, self._counts)

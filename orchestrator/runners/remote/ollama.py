@@ -18,7 +18,7 @@ from orchestrator.events import FinishReason, TokenChunk, Usage
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.classify import NOT_JSON
-from orchestrator.runners.remote.answer import Answer
+from orchestrator.runners.remote.answer import Answer, counted
 from orchestrator.runners.remote.lines import LineDecoder
 from orchestrator.runners.remote.ollama_request import payload
 from orchestrator.runners.remote.provider import Dialect, slots_of
@@ -163,8 +163,8 @@ class OllamaDecoder(Answer):
             self.finish_reason = FinishReason.TOOL_CALLS if self._calls else FinishReason.STOP
         self.count(
             Usage(
-                prompt_tokens=line.prompt_eval_count or 0,
-                completion_tokens=line.eval_count or 0,
+                prompt_tokens=counted(line.prompt_eval_count),
+                completion_tokens=counted(line.eval_count),
             )
         )
 

@@ -23,7 +23,7 @@ from orchestrator.events import FinishReason, TokenChunk, Usage
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.classify import NOT_JSON, Refusals
-from orchestrator.runners.remote.answer import Answer
+from orchestrator.runners.remote.answer import Answer, counted
 from orchestrator.runners.remote.openai_request import OpenAISettings, own_headers
 from orchestrator.runners.remote.provider import Dialect, slots_of
 from orchestrator.runners.remote.responses_request import payload
@@ -192,13 +192,13 @@ class ResponsesDecoder(Answer):
             case "response.output_text.delta":
                 return self._take_text(found)
             case "response.refusal.delta":
-                return self._piece({"refusal": found.delta})
+                return self._piece({"refusal": self._text(found)})
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                return self._piece({"reasoning_content": found.delta})
+                return self._piece({"reasoning_content": self._text(found)})
             case "response.output_item.added" | "response.output_item.done":
                 return self._take_item(found)
             case "response.function_call_arguments.delta":
-                return self._take_arguments(found.output_index, found.delta)
+                return self._take_arguments(found.output_index, self._text(found))
             case "response.function_call_arguments.done":
                 return self._take_rest(found.output_index, found.arguments)
             case "response.output_text.annotation.added":
@@ -222,14 +222,27 @@ class ResponsesDecoder(Answer):
         return self.failure(msgspec.json.encode(response) if isinstance(response, dict) else data)
 
     def _take_text(self, found: _Event) -> TokenChunk | None:
-        if not isinstance(found.delta, str) or not found.delta:
+        text = self._text(found)
+        if not text:
             return None
         if not found.logprobs:
             self.tokens += 1
-            return TokenChunk(found.delta)
+            return TokenChunk(text)
         self.tokens += len(found.logprobs)
         logprobs = {"content": found.logprobs, "refusal": None}
-        return TokenChunk(found.delta, len(found.logprobs), {"logprobs": logprobs})
+        return TokenChunk(text, len(found.logprobs), {"logprobs": logprobs})
+
+    def _text(self, found: _Event) -> str | None:
+        """Returns the text of a delta.
+
+        Raises:
+            UpstreamProtocolError: It is none.
+        """
+        if found.delta is None or isinstance(found.delta, str):
+            return found.delta
+        mistake = TypeError(f"`delta` of type {type(found.delta).__name__}")
+        broken = self.no_answer("delta of a response", msgspec.json.encode(found.delta), mistake)
+        raise broken
 
     def _take_item(self, found: _Event) -> TokenChunk | None:
         item = found.item
@@ -250,9 +263,9 @@ class ResponsesDecoder(Answer):
             "function": {"name": item.name, "arguments": item.arguments or ""},
         }
 
-    def _take_arguments(self, place: int | None, arguments: object) -> TokenChunk | None:
+    def _take_arguments(self, place: int | None, arguments: str | None) -> TokenChunk | None:
         number = self._calls.get(place)
-        if number is None or not isinstance(arguments, str) or not arguments:
+        if number is None or not arguments:
             return None
         self._told.add(number)
         return self._piece(
@@ -303,18 +316,18 @@ class ResponsesDecoder(Answer):
                 return
         self.done = True
 
-    def _count(self, counted: object) -> None:
+    def _count(self, told: object) -> None:
         try:
-            usage = msgspec.convert(counted, _Usage)
+            usage = msgspec.convert(told, _Usage)
         except msgspec.ValidationError:
             return  # a usage in a shape of its own is no reason to lose an answer
         details, spent = usage.input_tokens_details, usage.output_tokens_details
         self.count(
             Usage(
-                prompt_tokens=usage.input_tokens or 0,
-                completion_tokens=usage.output_tokens or 0,
-                cached_tokens=(details and details.cached_tokens) or 0,
-                reasoning_tokens=(spent and spent.reasoning_tokens) or 0,
+                prompt_tokens=counted(usage.input_tokens),
+                completion_tokens=counted(usage.output_tokens),
+                cached_tokens=counted(details and details.cached_tokens),
+                reasoning_tokens=counted(spent and spent.reasoning_tokens),
             )
         )
 

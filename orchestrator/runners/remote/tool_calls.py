@@ -10,6 +10,7 @@ Whoever puts the pieces of a call together goes by their `index`, but providers 
 Only `index` is written; every other member stays as it came.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 
@@ -29,28 +30,23 @@ class ToolCallNumbers:
     def __repr__(self) -> str:
         return f"<ToolCallNumbers, {len(self._names)} calls>"
 
-    def number(self, pieces: object) -> object:
-        """Returns the pieces of one delta with our numbers; what is no list of pieces stays."""
-        if not isinstance(pieces, list):
-            return pieces
+    def number(self, pieces: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+        """Returns the pieces of one delta with our numbers."""
         seen: set[object] = set()
-        return [self._numbered(piece, seen) for piece in cast("list[object]", pieces)]
+        return [self._numbered(piece, seen) for piece in pieces]
 
-    def _numbered(self, piece: object, seen: set[object]) -> object:
-        if not isinstance(piece, dict):
-            return piece
-        members = cast("dict[str, object]", piece)
-        index, known_as = members.get("index"), members.get("id")
+    def _numbered(self, piece: dict[str, object], seen: set[object]) -> dict[str, object]:
+        index, known_as = piece.get("index"), piece.get("id")
         if not isinstance(index, int):
             index = None
-        name = _name(members)
+        name = _name(piece)
         number = self._find(index, known_as, name, again=index is not None and index in seen)
         if isinstance(known_as, str) and known_as:
             self._by_id[known_as] = number
         self._names[number] = self._names[number] or name
         self._open[index] = self._last = number
         seen.add(index)
-        return {**members, "index": number}
+        return {**piece, "index": number}
 
     def _find(self, index: int | None, known_as: object, name: str | None, *, again: bool) -> int:
         if isinstance(known_as, str) and known_as:

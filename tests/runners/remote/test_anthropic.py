@@ -265,6 +265,29 @@ def test_what_the_cache_took_and_gave_belongs_to_the_prompt_and_counts_only_grow
     )
 
 
+def test_a_number_that_no_model_can_have_counted_is_left_out():
+    _, ending = read(
+        started(input_tokens=-5, cache_read_input_tokens=10),
+        finished(output_tokens=1 << 60, output_tokens_details={"thinking_tokens": -1}),
+    )
+
+    assert ending.usage == Usage(prompt_tokens=10, completion_tokens=0, cached_tokens=10)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        event("content_block_delta", index=0, delta=5),
+        event("content_block_delta", index=0, delta={"text": 5}),
+        event("content_block_start", index=0, content_block=["text"]),
+        event("content_block_stop", index="first"),
+    ],
+)
+def test_a_block_of_the_wrong_shape_is_a_broken_answer_and_no_silent_loss(broken: ServerSentEvent):
+    with pytest.raises(UpstreamProtocolError, match="acme sent no event of its API"):
+        read(broken)
+
+
 @pytest.mark.parametrize("usage", [None, {}, 7, {"output_tokens": "many"}, {"output_tokens": None}])
 def test_a_usage_that_nobody_counted_stays_absent(usage: object):
     _, ending = read(event("message_delta", delta={"stop_reason": "end_turn"}, usage=usage))

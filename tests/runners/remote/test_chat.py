@@ -153,6 +153,32 @@ def test_a_usage_that_nobody_counted_stays_absent(counted: object):
     assert ending.usage is None
 
 
+@pytest.mark.parametrize("number", [-1, 2**53 + 1, 10**40])
+def test_a_number_that_no_model_can_have_counted_is_left_out(number: int):
+    details = {"cached_tokens": number}
+
+    _, ending = read(usage(number, 3, prompt_tokens_details=details), STOP)
+
+    assert ending.usage == Usage(prompt_tokens=0, completion_tokens=3)
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"content": 5},
+        {"content": True},
+        {"content": {"text": "a"}},
+        {"tool_calls": [5]},
+        {"tool_calls": [{"index": 0, "id": "c"}, None]},
+        {"tool_calls": "text"},
+        {"tool_calls": {"index": 0}},
+    ],
+)
+def test_a_delta_of_the_wrong_shape_is_a_broken_answer_and_no_silent_loss(delta: object):
+    with pytest.raises(UpstreamProtocolError, match="acme sent no delta of a chat completion"):
+        ChatDecoder("acme").take(choice(delta))
+
+
 def test_a_usage_within_the_choice_counts_as_well():
     counted = {"prompt_tokens": 2, "completion_tokens": 1, "prompt_cache_hit_tokens": 1}
 

@@ -258,6 +258,14 @@ def test_usage_is_the_greatest_of_each_count_and_never_added_up():
     )
 
 
+def test_a_number_that_no_model_can_have_counted_is_left_out():
+    usage = {"promptTokenCount": -3, "candidatesTokenCount": 4, "thoughtsTokenCount": 1 << 60}
+
+    _, ending = read(told(finish="STOP", usageMetadata=usage))
+
+    assert ending.usage == Usage(prompt_tokens=0, completion_tokens=4)
+
+
 @pytest.mark.parametrize("usage", [None, {}, [], {"promptTokenCount": "many"}, {"x": 1}])
 def test_a_usage_that_nobody_counted_stays_absent(usage: object):
     assert read(told(finish="STOP", usageMetadata=usage))[1].usage is None

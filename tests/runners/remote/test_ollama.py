@@ -154,6 +154,12 @@ def read(*lines: object) -> tuple[list[TokenChunk], OllamaDecoder]:
     return chunks, decoder
 
 
+def test_a_number_that_no_model_can_have_counted_is_left_out():
+    _, decoder = read(last(prompt_eval_count=-1, eval_count=8))
+
+    assert decoder.end().usage == Usage(prompt_tokens=0, completion_tokens=8)
+
+
 def test_a_call_keeps_its_id_or_gets_one_of_its_own():
     chunks, decoder = read(*TOOLS)
 

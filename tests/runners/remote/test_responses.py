@@ -346,6 +346,29 @@ def test_a_usage_that_nobody_counted_stays_absent(usage: object):
     assert decoder.end() == Finished(FinishReason.STOP, None)
 
 
+def test_a_number_that_no_model_can_have_counted_is_left_out():
+    usage = {"input_tokens": -7, "output_tokens": 3, "output_tokens_details": {
+        "reasoning_tokens": 1 << 60}}  # fmt: skip
+
+    _, decoder = read(told("completed", response={"status": "completed", "usage": usage}))
+
+    assert decoder.end().usage == Usage(prompt_tokens=0, completion_tokens=3)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "output_text.delta",
+        "refusal.delta",
+        "reasoning_text.delta",
+        "function_call_arguments.delta",
+    ],
+)
+def test_a_delta_that_is_no_text_is_a_broken_answer_and_no_silent_loss(kind: str):
+    with pytest.raises(UpstreamProtocolError, match="acme sent no delta of a response"):
+        read(told(kind, delta=5))
+
+
 def test_an_annotation_without_content_is_no_chunk():
     assert read(told("output_text.annotation.added", annotation=None))[0] == []
 

@@ -78,13 +78,14 @@ def test_calls_without_any_id_are_told_apart_by_their_names(index: object):
     assert apart == [(None, "f", "{}"), (None, "g", "{}")]
 
 
-@pytest.mark.parametrize("pieces", [None, "text", 7, {}])
-def test_what_is_no_list_of_calls_passes_untouched(pieces: object):
-    assert ToolCallNumbers().number(pieces) == pieces
-
-
 def test_other_members_of_a_call_are_left_as_they_came():
-    call = {"index": 3, "id": "c", "type": "custom", "custom": {"name": "n", "input": "i"}, "x": 1}
+    call: dict[str, object] = {
+        "index": 3,
+        "id": "c",
+        "type": "custom",
+        "custom": {"name": "n", "input": "i"},
+        "x": 1,
+    }
 
     assert ToolCallNumbers().number([call]) == [{**call, "index": 0}]
 
