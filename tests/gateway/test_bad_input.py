@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -56,6 +57,39 @@ WRONG_FIELDS: list[tuple[dict[str, object], str]] = [
     ({"deadline": "30s"}, "deadline"),
 ]
 
+MANY = 700_000
+PART = {"type": "text", "text": ""}
+TOO_MUCH: list[tuple[str, bytes, str | None]] = [
+    ("messages", b'{"model": "m", "messages": [' + b"{}," * MANY + b"{}]}", "messages"),
+    (
+        "parts",
+        b'{"model": "m", "messages": [{"role": "user", "content": [' + b"{}," * MANY + b"{}]}]}",
+        None,
+    ),
+    ("lists", b'{"model": "m", "messages": [], "x": [' + b"[]," * MANY + b"1]}", None),
+    ("numbers", b'{"model": "m", "messages": [], "x": [' + b"0.1," * MANY + b"1]}", None),
+    ("texts", b'{"model": "m", "messages": [], "x": [' + b'"",' * MANY + b"1]}", None),
+    ("fields", b'{"model": "m", "messages": []' + b',"a":null' * MANY + b"}", None),
+    ("a text without its end", b'{"model": "' + b'\\",' * MANY, None),
+    ("a long model", json.dumps(body(model="m" * 257)).encode(), "model"),
+    ("some messages too many", json.dumps(body(messages=[USER] * 4097)).encode(), "messages"),
+    (
+        "some parts too many",
+        json.dumps(body(messages=[USER, {"role": "user", "content": [PART] * 4097}])).encode(),
+        "messages[1].content",
+    ),
+    (
+        "some parts in all too many",
+        json.dumps(body(messages=[{"role": "user", "content": [PART] * 3300}] * 5)).encode(),
+        "messages",
+    ),
+    (
+        "some fields too many",
+        json.dumps(body(**{f"f{number}": None for number in range(257)})).encode(),
+        "f256",
+    ),
+]
+
 NO_JSON = [
     b"",
     b"{",
@@ -78,6 +112,30 @@ def test_a_wrong_field_is_named_in_the_refusal(members: dict[str, object], param
         read_call(json.dumps(body(**members)).encode(), "r")
 
     assert refusal.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("payload", "param"),
+    [pytest.param(payload, param, id=name) for name, payload, param in TOO_MUCH],
+)
+def test_a_body_of_too_many_pieces_is_refused_before_they_cost(
+    payload: bytes, param: str | None
+) -> None:
+    began = time.process_time()
+    with pytest.raises(InvalidRequestError) as refusal:
+        read_call(payload, "r")
+    took = time.process_time() - began
+
+    assert refusal.value.param == param
+    assert took < 0.3
+
+
+def test_a_long_text_may_have_as_many_commas_as_it_likes() -> None:
+    text = 'a, [b], {"c"}, ' * 100_000
+
+    call = read_call(json.dumps(body(messages=[{"role": "user", "content": text}])).encode(), "r")
+
+    assert call.request.messages[0].content == text
 
 
 async def test_no_wrong_field_reaches_a_runner() -> None:
