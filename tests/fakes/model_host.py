@@ -1,9 +1,9 @@
 """A model host without a model: it speaks the wire protocol and breaks on cue.
 
 The settings' model says how it loads: `missing` fails, `dies` exits with code 7 and last words,
-`wedged` never gets ready, `stopped` gets a SIGSTOP, `reads` and `computes` go on for 2.5 s
-without a word and get ready then; anything else is ready at once. The last message says what a
-stream does:
+`wedged` never gets ready, `stopped` gets a SIGSTOP, `warns` warns and gets ready, `reads` and
+`computes` go on for 2.5 s without a word and get ready then; anything else is ready at once. The
+last message says what a stream does:
 
     say 5        five tokens, then the end
     wait         one token, then nothing until it is canceled
@@ -41,6 +41,7 @@ from orchestrator.runners.torch.wire import (
     Shutdown,
     Step,
     StreamEvent,
+    Warned,
 )
 
 PROGRAM = (sys.executable, "-P", str(Path(__file__).resolve()))
@@ -145,6 +146,9 @@ def main() -> None:
             raise SystemExit(7)
         case "wedged":
             signal.pause()
+        case "warns":
+            link.send(Warned("something is odd"))
+            link.send(FACTS)
         case "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "computes" | "reads":

@@ -6,6 +6,7 @@ to be damaged is thrown away and made anew.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -27,6 +28,11 @@ FORMAT = 1
 """Raised whenever the same file would be converted to something else."""
 Parts = tuple[PreTrainedTokenizerFast, PreTrainedModel]
 
+BLOCK_BYTES = 1 << 20
+BLOCKS = 128
+"""Read to tell a file from others; a tenth of a second for 128 MiB."""
+SPARE_BYTES = 64 << 20
+"""Left free on a disk besides the copy: for its tokenizer and for what else writes there."""
 UNFINISHED = ".converting-"
 
 
@@ -40,10 +46,20 @@ def cache_root() -> Path:
 
 
 def place_of(gguf: Path) -> Path:
-    """Where the converted copy of this file stands; another file of the same name has another."""
-    stat = gguf.stat()
-    identity = f"{FORMAT} {gguf.name} {stat.st_size} {stat.st_mtime_ns}"
-    return cache_root() / f"{gguf.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    """Where the converted copy of this file stands; another file of the same name has another.
+
+    Not told by the file's age: each new clone or installation would leave another copy.
+    """
+    size = gguf.stat().st_size
+    identity = hashlib.blake2b(f"{FORMAT} {gguf.name} {size}".encode(), digest_size=8)
+    # a small file is read whole; of a large one blocks all over it, for two trainings of the same
+    # model are of one size and begin with the same names
+    step = max(BLOCK_BYTES, size // BLOCKS)
+    with gguf.open("rb") as file:
+        for start in (*range(0, size, step), max(0, size - BLOCK_BYTES)):
+            file.seek(start)
+            identity.update(file.read(BLOCK_BYTES))
+    return cache_root() / f"{gguf.stem}-{identity.hexdigest()}"
 
 
 def read(gguf: Path, tell: Callable[[str], None]) -> Parts:
@@ -69,10 +85,20 @@ def store(parts: Parts, place: Path) -> None:
     """Writes tokenizer and model to `place`, whole or not at all.
 
     Raises:
-        OSError: The cache can't be written.
+        OSError: The cache can't be written, or has no room for it.
+        safetensors.SafetensorError: The same, met while the weights were written.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     _remove_unfinished(place)
+    _, model = parts
+    needed = SPARE_BYTES + sum(one.numel() * one.element_size() for one in model.parameters())
+    free = shutil.disk_usage(place.parent).free
+    if free < needed:
+        raise OSError(
+            errno.ENOSPC,
+            f"{needed >> 20} MiB are needed and {free >> 20} MiB are free",
+            str(place.parent),
+        )
     folder = Path(tempfile.mkdtemp(prefix=f"{UNFINISHED}{os.getpid()}-", dir=place.parent))
     try:
         for part in parts:

@@ -30,6 +30,7 @@ from orchestrator.runners.torch.wire import (
     Shutdown,
     Step,
     StreamEvent,
+    Warned,
     command_decoder,
     frame,
 )
@@ -112,7 +113,11 @@ def start(link: Link, command: Load) -> "tuple[Engine, Ready]":
         from orchestrator.runners.torch.engine import Engine  # noqa: PLC0415 - see above
         from orchestrator.runners.torch.loading import load  # noqa: PLC0415 - see above
 
-        loaded = load(command.settings, lambda stage: link.send(Loading(stage)))
+        loaded = load(
+            command.settings,
+            lambda stage: link.send(Loading(stage)),
+            warn=lambda message: link.send(Warned(message)),
+        )
         engine = Engine(loaded)
         link.send(Loading("warming up"))
         engine.warm_up()

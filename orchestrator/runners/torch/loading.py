@@ -47,8 +47,13 @@ class LoadedModel:
     facts: Ready
 
 
-def load(settings: TorchSettings, tell: Tell) -> LoadedModel:
+def load(settings: TorchSettings, tell: Tell, *, warn: Tell | None = None) -> LoadedModel:
     """Loads, and tells each stage as it begins.
+
+    Args:
+        settings: What to load.
+        tell: Gets a line for each stage.
+        warn: Gets what goes wrong without hindering the load; by default `tell` gets it.
 
     Raises:
         ConfigError: There is no such model.
@@ -59,7 +64,7 @@ def load(settings: TorchSettings, tell: Tell) -> LoadedModel:
     device = _device(settings.device)
     match source:
         case GgufFile(path):
-            tokenizer, model = _from_gguf(path, settings, tell)
+            tokenizer, model = _from_gguf(path, settings, tell, warn or tell)
         case ModelDirectory(path):
             tokenizer, model = _read(str(path), settings, tell)
         case HubModel(name):
@@ -81,7 +86,7 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _from_gguf(path: Path, settings: TorchSettings, tell: Tell) -> conversion.Parts:
+def _from_gguf(path: Path, settings: TorchSettings, tell: Tell, warn: Tell) -> conversion.Parts:
     place = conversion.place_of(path)
     if place.is_dir():
         try:
@@ -93,14 +98,14 @@ def _from_gguf(path: Path, settings: TorchSettings, tell: Tell) -> conversion.Pa
     try:
         tell(f"converting {path.name} once: writing the copy to {place}")
         conversion.store(parts, place)
-    except OSError as error:
-        tell(f"the copy can't be kept, so every start will take as long ({describe(error)})")
+        return _read(str(place), settings, tell)
+    except Exception as error:  # noqa: BLE001 - the model is there, whatever three libraries met
+        warn(f"the converted copy can't be kept: every start will take as long ({describe(error)})")
         tokenizer, model = parts
         dtype = DTYPES[settings.dtype]
         if isinstance(dtype, torch.dtype):
             Module.to(model, dtype)  # in place
         return tokenizer, model
-    return _read(str(place), settings, tell)
 
 
 def _from_hub(name: str, settings: TorchSettings, tell: Tell) -> conversion.Parts:

@@ -39,6 +39,7 @@ from orchestrator.runners.torch.wire import (
     Report,
     Shutdown,
     Step,
+    Warned,
     WireError,
     frame,
     report_decoder,
@@ -292,6 +293,8 @@ class HostProcess:
                 self._stage_at = self._told_at = self._loop.time()
                 self._silence = 0.0
                 self._on_progress(stage)
+            case Warned(message):
+                logger.warning("model %s: %s", self._settings.model, message)
             case LoadFailed(message):
                 self._load_error = message
             case Ready():

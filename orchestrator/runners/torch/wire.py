@@ -64,6 +64,12 @@ class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
     stage: str
 
 
+class Warned(msgspec.Struct, frozen=True, tag="warned", array_like=True):
+    """Loading goes on, but whoever runs this should know of something."""
+
+    message: str
+
+
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed", array_like=True):
     """The model can't be loaded; the process ends."""
 
@@ -138,7 +144,7 @@ class Step(msgspec.Struct, frozen=True, tag="step", array_like=True):
     events: list[StreamEvent]
 
 
-Report = Loading | LoadFailed | Ready | Step
+Report = Loading | Warned | LoadFailed | Ready | Step
 
 _encoder = msgspec.msgpack.Encoder()
 command_decoder = msgspec.msgpack.Decoder(Command)

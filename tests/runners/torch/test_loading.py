@@ -1,5 +1,10 @@
 """Reading, converting and keeping models, on a tiny one."""
 
+import os
+import resource
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -92,6 +97,29 @@ def test_a_changed_file_has_another_place_in_the_cache(gguf: Path) -> None:
     assert conversion.place_of(gguf) != before
 
 
+def test_the_same_file_elsewhere_and_later_has_the_same_copy(gguf: Path, tmp_path: Path) -> None:
+    clone = tmp_path / "clone" / gguf.name
+    clone.parent.mkdir()
+    shutil.copyfile(gguf, clone)
+    os.utime(clone, (1, 1))
+
+    assert conversion.place_of(clone) == conversion.place_of(gguf)
+
+
+def test_another_training_of_the_same_size_has_another_place(tmp_path: Path) -> None:
+    blocks = conversion.BLOCKS * 2
+    path = tmp_path / "large.gguf"
+    with path.open("wb") as file:
+        file.truncate(blocks * conversion.BLOCK_BYTES)  # sparse: takes no room
+    before = conversion.place_of(path)
+
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")
+
+    assert conversion.place_of(path) != before
+
+
 def test_what_a_killed_conversion_left_is_removed_by_the_next(gguf: Path, cache: Path) -> None:
     left = cache / "orchestrator" / "models" / f"{conversion.UNFINISHED}999999999-abc"
     left.mkdir(parents=True)
@@ -111,6 +139,44 @@ def test_a_cache_that_cannot_be_written_costs_time_and_nothing_else(
 
     assert any("can't be kept" in stage for stage in stages)
     assert loaded.facts.dtype == "bfloat16"
+
+
+@contextmanager
+def no_file_beyond(limit: int) -> Generator[None]:
+    """Refuses what is written beyond so many bytes of a file, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_fills_up_while_the_copy_is_written_costs_time_and_nothing_else(
+    gguf: Path, cache: Path
+) -> None:
+    warnings: list[str] = []
+    with no_file_beyond(40_000):  # enough for the tokenizer, too little for the weights
+        loaded = load(TorchSettings(model=str(gguf)), lambda _: None, warn=warnings.append)
+
+    assert loaded.facts.dtype == "float32"
+    assert len(warnings) == 1
+    assert "SafetensorError" in warnings[0]
+    assert list((cache / "orchestrator" / "models").iterdir()) == []
+
+
+def test_a_disk_without_room_for_the_copy_is_not_written_to(
+    gguf: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversion, "SPARE_BYTES", 1 << 60)
+    warnings: list[str] = []
+
+    loaded = load(TorchSettings(model=str(gguf)), lambda _: None, warn=warnings.append)
+
+    assert loaded.facts.dtype == "float32"
+    assert len(warnings) == 1
+    assert "MiB are free" in warnings[0]
+    assert list((cache / "orchestrator" / "models").iterdir()) == []
 
 
 def test_two_that_convert_at_once_agree_on_the_first_copy(gguf: Path) -> None:

@@ -293,6 +293,16 @@ async def test_a_host_that_works_without_a_word_is_left_to_load(model: str) -> N
         assert (await answer(runner, request("say 1")))[0] == "end"
 
 
+async def test_what_a_host_warns_of_is_one_warning_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with asyncio.timeout(20), slots(2, model="warns") as (_, runners):
+        await asyncio.gather(*(runner.start() for runner in runners))
+
+    warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert warnings == ["model warns: something is odd"]
+
+
 async def told_while(model: str) -> list[str]:
     told: list[str] = []
     async with asyncio.timeout(20), slots(model=model, progress=told) as (_, (runner,)):
