@@ -26,8 +26,8 @@ from orchestrator.gateway.answer import whole_answer
 from orchestrator.gateway.body import read_body
 from orchestrator.gateway.chat_request import TIMEOUT_HEADER, ChatCall, read_call
 from orchestrator.gateway.chunks import ChunkWriter
+from orchestrator.gateway.connection import LINE
 from orchestrator.gateway.failure import failure_event, send_failure, send_json
-from orchestrator.gateway.listener import LINE
 from orchestrator.gateway.visit import Visit
 from orchestrator.routing import Router
 

@@ -20,6 +20,7 @@ import uvloop
 
 from orchestrator.config import Config
 from orchestrator.gateway.app import Gateway
+from orchestrator.gateway.connection import ConnectionLimits, room_for
 from orchestrator.gateway.listener import Listener, bind
 from orchestrator.gateway.screen import Screen
 from orchestrator.plan import plan_deployments
@@ -62,7 +63,16 @@ async def _serve(config: Config, sock: socket.socket) -> None:
     screen = Screen(loop.time)
     system = System(*plan_deployments(config, screen.progress))
     gateway = Gateway(system, max_body=config.server.max_body, access_log=config.server.access_log)
-    listener = Listener(gateway, sock)
+    listener = Listener(
+        gateway,
+        sock,
+        ConnectionLimits(
+            head=config.server.head_timeout,
+            body=config.server.body_timeout,
+            idle=config.server.idle_timeout,
+            connections=room_for(config.server.max_connections),
+        ),
+    )
     stop = _Stop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.hear)

@@ -56,6 +56,15 @@ class Server(Section):
     """How long running requests may go on after a stop signal."""
     max_body: Annotated[int, size(2**10, 2**30)] = 10 * 2**20
     """Largest request body; a larger one is answered with 413."""
+    head_timeout: Duration = 10.0
+    """How long a request's head may take to come; a slower one is answered with 408."""
+    body_timeout: Duration = 60.0
+    """Longest pause within a request's body, and a tenth of what all of it may take."""
+    idle_timeout: Annotated[float, seconds(1.0)] = 75.0
+    """How long a connection stays open between two requests."""
+    max_connections: Annotated[int, whole(1, 1_000_000)] = 4096
+    """Connections at the same time, or as many as the limit on open files leaves room for; on more
+    only probes are answered, all else with 503."""
     access_log: bool = True
     """Whether each request is one line in the log; prompts never are."""
 

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 import httpx
 
 from orchestrator.gateway.app import Gateway
+from orchestrator.gateway.connection import ConnectionLimits
 from orchestrator.gateway.listener import Listener, bind
 from orchestrator.wiring import System
 from tests.fakes.scripted import Line, Stage
@@ -79,12 +80,13 @@ async def serving(
     *,
     access_log: bool = True,
     linger: float = 30,
+    patience: ConnectionLimits | None = None,
     **settings: Unpack[Settings],
 ) -> AsyncGenerator[Served]:
     async with running(stages, routes, **settings) as system:
         gateway = Gateway(system, max_body=MAX_BODY, access_log=access_log, linger=linger)
         with bind("127.0.0.1", 0) as sock:
-            listener = Listener(gateway, sock)
+            listener = Listener(gateway, sock, patience)
             task = asyncio.create_task(listener.run_until_closed())
             try:
                 await listener.listening.wait()

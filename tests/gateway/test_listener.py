@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.gateway.listener import MAX_HEAD_BYTES, MAX_HEADERS, BindError, bind
+from orchestrator.gateway.connection import MAX_HEAD_BYTES, MAX_HEADERS
+from orchestrator.gateway.listener import BindError, bind
 from tests.fakes.scripted import DONE
 from tests.gateway.serving import plays, serving
 
