@@ -30,6 +30,7 @@ from orchestrator.gateway.listener import BindError
 from orchestrator.gateway.screen import folding_table, plain_console, print_findings
 from orchestrator.gateway.serve import serve as run_gateway
 from orchestrator.plan import DeploymentPlan, plan_deployments
+from orchestrator.runners.torch.locate import locate
 from orchestrator.sdk import Orchestrator
 from orchestrator.stream import TokenStream
 
@@ -157,6 +158,7 @@ def check(
         if connected or loaded:
             _connect(plans, limit=timeout, load=loaded, as_json=as_json)
             return
+        _look_for_models(settings, config or embedded_default())
     rows = summary(settings)
     if as_json:
         print(msgspec.json.encode([asdict(row) for row in rows]).decode())
@@ -260,6 +262,24 @@ def _read(path: Path | None) -> Config:
     for warning in config.warnings:
         _complain(f"warning: {warning}")
     return config
+
+
+def _look_for_models(settings: Config, path: Path) -> None:
+    """Looks for the files of local models; asks no hub.
+
+    Raises:
+        ConfigError: Some aren't there; a line each.
+    """
+    faults: list[str] = []
+    for name, deployment in settings.deployments.items():
+        if deployment.runner.kind != "torch":
+            continue
+        try:
+            locate(deployment.runner.model)
+        except ConfigError as error:
+            faults.append(f"{path}: deployments.{name}.runner.model: {error.message}")
+    if faults:
+        raise ConfigError("\n".join(faults))
 
 
 def _connect(plans: Sequence[DeploymentPlan], *, limit: float, load: bool, as_json: bool) -> None:

