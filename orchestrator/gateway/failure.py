@@ -1,6 +1,7 @@
 """Errors in OpenAI's shape, as a whole response and as one event of a stream."""
 
 import math
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -11,6 +12,9 @@ from orchestrator.errors import EngineDrainingError, InternalError, Orchestrator
 GONE = 499
 """The caller went away: for logs only, it has no reader."""
 MAX_CAUSE_TEXT = 500
+MAX_TEXT = 2000
+MAX_PARAM = 100
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Headers = Sequence[tuple[bytes, bytes]]
 ErrorObject = dict[str, dict[str, str | None]]
@@ -19,9 +23,21 @@ ErrorObject = dict[str, dict[str, str | None]]
 
 def error_object(message: str, *, kind: str, code: str, param: str | None = None) -> ErrorObject:
     """An error in OpenAI's shape."""
-    # a file's name in an error may hold half a character, which no encoding takes
-    text = message.encode("utf-8", "replace").decode()
-    return {"error": {"message": text, "type": kind, "param": param, "code": code}}
+    place = None if param is None else _plain(param, MAX_PARAM)
+    return {
+        "error": {"message": _plain(message, MAX_TEXT), "type": kind, "param": place, "code": code}
+    }
+
+
+def _plain(text: str, longest: int) -> str:
+    # what a caller has sent may be quoted in it, and whoever prints it must get one line; a file's
+    # name in an error may hold half a character, which no encoding takes
+    encoded = text[:longest].encode("utf-8", "replace").decode()
+    return _CONTROL.sub(_escaped, encoded)
+
+
+def _escaped(control: re.Match[str]) -> str:
+    return control[0].encode("unicode_escape").decode()
 
 
 def failure_object(error: OrchestratorError) -> ErrorObject:

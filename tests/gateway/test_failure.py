@@ -5,6 +5,7 @@ import json
 import pytest
 
 from orchestrator.errors import (
+    InvalidRequestError,
     OrchestratorError,
     QueueFullError,
     RequestCanceledError,
@@ -67,3 +68,14 @@ def test_half_a_character_in_a_message_is_replaced() -> None:
 
     assert json.loads(event.removeprefix(b"data: "))["error"]["message"] == "file ?"
     assert event.endswith(b"\n\n")
+
+
+def test_what_a_caller_sent_is_one_short_line_in_an_error() -> None:
+    name = "a\x1b[31m\nforged\u2028" + "x" * 10_000_000
+
+    told = failure_object(InvalidRequestError(f"no field is called {name}", param=name))["error"]
+
+    assert (told["param"] or "").startswith("a\\x1b[31m\\nforged\\u2028xx")
+    assert len(told["param"] or "") < 120
+    assert len(told["message"] or "") < 2100
+    assert (told["message"] or "").isprintable()
