@@ -72,6 +72,7 @@ class ChatCompletionRequest(msgspec.Struct, kw_only=True):
 _KNOWN = frozenset(ChatCompletionRequest.__struct_fields__)
 _bodies = msgspec.json.Decoder(dict[str, object])
 _named = msgspec.json.Decoder(ChatCompletionRequest)
+_HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
 # a text without its end reaches to the body's, or each quote in it would be tried anew
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
 
@@ -135,6 +136,10 @@ def _decode(body: bytes) -> tuple[ChatCompletionRequest, Mapping[str, object]]:
         raise _wrong_type(body, error) from None
     except (msgspec.DecodeError, RecursionError) as error:
         text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        if "surrogate" in text or ("truncated" in text and _HALF.search(body[-16:])):
+            text = (
+                "a text of it ends in half a character, a lone surrogate, so it isn't valid UTF-8"
+            )
         raise InvalidRequestError(f"the body is no JSON that can be read: {text}") from None
     return given, {name: value for name, value in members.items() if name not in _KNOWN}
 

@@ -165,6 +165,12 @@ async def test_a_body_that_is_no_json_object_is_a_400() -> None:
     assert stage.calls == []
 
 
+@pytest.mark.parametrize("text", [r'"\ud83d"', r'"\ud83d and more"', r'"\udc00"'])
+def test_half_a_character_in_a_body_is_told_as_such(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="lone surrogate"):
+        read_call(b'{"messages": [], "model": %s}' % text.encode(), "r")
+
+
 @pytest.mark.parametrize("field", ["model", "messages"])
 def test_a_missing_field_is_named_in_the_error(field: str) -> None:
     members = body()
