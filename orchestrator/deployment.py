@@ -14,7 +14,8 @@ from orchestrator.actors.session import Session
 from orchestrator.actors.supervisor import Supervisor
 from orchestrator.actors.worker import RemoteWorker, WorkerSettings
 from orchestrator.attempt import Gates
-from orchestrator.inflight import Fault, Inflight, Poisoned, StateName, Ticket
+from orchestrator.errors import describe
+from orchestrator.inflight import MAX_CAUSE_TEXT, Fault, Inflight, Poisoned, StateName, Ticket
 from orchestrator.plan import DeploymentPlan
 from orchestrator.points import Passage, Point, Points
 from orchestrator.policies.breaker import Breaker
@@ -140,7 +141,7 @@ class RunningDeployment:
             breaker=self.gates.breaker.state,
             queued=len(self.queue),
             inflight=len(self.inflight),
-            reason=fault.describe() if fault else self._paused_text(pause),
+            reason=fault.describe() if fault else self._paused_text(pause) or self._restart_text(),
             fault_id=fault.fault_id if fault else None,
             retry_after=self.inflight.restart_after if fault else pause if refused else None,
         )
@@ -149,6 +150,14 @@ class RunningDeployment:
         if not pause or not self.inflight.ready:
             return None
         return f"paused by the provider's rate limit for {pause:.0f} s more"
+
+    def _restart_text(self) -> str | None:
+        """What ended the slots that are being started again, if none is left."""
+        inflight = self.inflight
+        cause = inflight.last_fault
+        if cause is None or inflight.ready or inflight.state_name != "serving":
+            return None
+        return f"no slot is live; the last one ended by {describe(cause)[:MAX_CAUSE_TEXT]}"
 
     def poison(self, stage: str, cause: BaseException) -> None:
         """Ends the engine's generation because of something outside of its actors."""

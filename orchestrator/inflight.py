@@ -128,6 +128,8 @@ class Inflight:
     accepted_total: int = 0
     secondary: list[Fault] = field(default_factory=list[Fault])
     """Faults after the first; never replacing it."""
+    last_fault: BaseException | None = None
+    """The root cause of the last worker's death; written by the supervisor."""
     _state: State = field(default_factory=Serving)
     _live_slots: int = 0
     _observers: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])

@@ -208,7 +208,7 @@ class Supervisor(LoopActor):
         slot = self._slot_of.pop(worker)
         now = asyncio.get_running_loop().time()
         error = cause if cause is not None else WorkerCrashedError(f"worker {worker} stopped")
-        root = _root(error)
+        root = self._inflight.last_fault = _root(error)
         if self._is_new(root, slot):
             self._faults.append(now)
             self._meters.fault("worker", type(root).__name__)

@@ -80,6 +80,28 @@ def test_all_slots_of_a_dead_host_cost_one_fault():
     assert run(0, main) == 8 * 4
 
 
+def test_while_the_slots_are_started_again_the_reason_is_what_ended_them():
+    async def main() -> list[str | None]:
+        stage = answers()
+        async with running({"m": stage}, slots=2, supervision=QUICK) as system:
+            deployment = system.deployments["m"]
+            reasons = [deployment.health().reason]
+            stage.kill_host(RuntimeError("SIGSEGV"))
+            await until(deployment.inflight, lambda: deployment.inflight.live_slots == 0)
+            await asyncio.sleep(QUICK.initial_backoff / 2)  # of the simulated clock
+            reasons.append(deployment.health().reason)
+            await until(deployment.inflight, lambda: deployment.inflight.live_slots == 2)
+            reasons.append(deployment.health().reason)
+            return reasons
+
+    before, between, after = run(0, main)
+
+    assert before is None
+    assert between is not None
+    assert "SIGSEGV" in between
+    assert after is None
+
+
 def test_one_death_too_many_poisons_with_the_last_cause():
     async def main() -> tuple[str, str]:
         stage = answers()
