@@ -95,6 +95,8 @@ class Gateway(FastAPI):
         self.get("/v1/models/{model:path}", responses=NO_SUCH_MODEL)(self._show_model)
         self.get("/livez", responses={503: {"model": Liveness}})(self._livez)
         self.get("/readyz", responses={503: {"model": Readiness}} | NO_SUCH_MODEL)(self._readyz)
+        self.head("/livez", include_in_schema=False)(self._livez)
+        self.head("/readyz", include_in_schema=False)(self._readyz)
         self.get("/metrics")(self._metrics)
 
     @override

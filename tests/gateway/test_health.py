@@ -3,6 +3,8 @@
 import asyncio
 import re
 
+import pytest
+
 from orchestrator.actors.supervisor import Supervision
 from orchestrator.errors import UpstreamRateLimitedError, WorkerCrashedError, WorkerStartError
 from tests.fakes.scripted import DONE, Stage
@@ -177,3 +179,13 @@ async def test_an_open_breaker_leaves_the_probe_honest_about_it() -> None:
         ready = await served.client.get("/readyz")
 
     assert ready.json()["deployments"][0]["breaker"] == breaker.state
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+async def test_a_probe_that_asks_for_the_head_alone_gets_no_body(path: str) -> None:
+    async with asyncio.timeout(5), serving({"m": make_stage()}) as served:
+        answer = await served.client.head(path)
+        whole = await served.client.get(path)
+
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-length"] == whole.headers["content-length"]
