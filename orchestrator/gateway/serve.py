@@ -87,6 +87,7 @@ async def _serve(config: Config, sock: socket.socket) -> None:
     stopping = asyncio.create_task(stop.asked.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        announcing.cancel()  # what ends before it could serve has nothing to tell
         gateway.drain()
         running = sum(health.inflight for health in system.health())
         screen.line(f"stopping: {running} requests may go on for {config.server.drain:g} s")
