@@ -15,7 +15,7 @@ import pytest
 from starlette.types import Message
 
 from orchestrator.gateway.app import Gateway
-from orchestrator.gateway.listener import LINE
+from orchestrator.gateway.connection import LINE
 from orchestrator.plan import DeploymentPlan
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.runners.remote import openai
