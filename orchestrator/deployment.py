@@ -123,18 +123,21 @@ class RunningDeployment:
             on_death=self._supervisor_died,
         )
 
+    @property
+    def ready(self) -> bool:
+        """Whether a request sent now would be served; never false because of load."""
+        return self.inflight.ready and not self._refuses(self._pause())
+
     def health(self) -> DeploymentHealth:
         """Reads the state; costs nothing and asks no actor."""
         state = self.inflight.state
         fault = state.fault if isinstance(state, Poisoned) else None
-        pause = self.gates.limiter.paused_for(asyncio.get_running_loop().time())
-        # the engine waits for a short pause and refuses what comes during a long one
-        refused = pause > 0 and pause >= self.gates.retry.longest_wait
+        pause = self._pause()
         return DeploymentHealth(
             name=self.plan.name,
             model=self.plan.factory.model,
             state=self.inflight.state_name,
-            ready=self.inflight.ready and not refused,
+            ready=self.ready,
             live_slots=self.inflight.live_slots,
             slots=self.plan.slots,
             generation=self.inflight.generation,
@@ -143,8 +146,17 @@ class RunningDeployment:
             inflight=len(self.inflight),
             reason=fault.describe() if fault else self._paused_text(pause) or self._restart_text(),
             fault_id=fault.fault_id if fault else None,
-            retry_after=self.inflight.restart_after if fault else pause if refused else None,
+            retry_after=self.inflight.restart_after
+            if fault
+            else (pause if self._refuses(pause) else None),
         )
+
+    def _pause(self) -> float:
+        return self.gates.limiter.paused_for(asyncio.get_running_loop().time())
+
+    def _refuses(self, pause: float) -> bool:
+        # the engine waits for a short pause and refuses what comes during a long one
+        return pause > 0 and pause >= self.gates.retry.longest_wait
 
     def _paused_text(self, pause: float) -> str | None:
         if not pause or not self.inflight.ready:

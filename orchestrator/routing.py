@@ -48,6 +48,8 @@ class Deployment:
     inflight: Inflight
     inspect: Callable[[PriorityRequest], Awaitable[None] | None]
     """Refuses, by raising a `RequestError`, what this deployment can never serve."""
+    ready: Callable[[], bool]
+    """Whether a request sent now would be served; never false because of load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Route:
     @property
     def ready(self) -> bool:
         """Whether at least one deployment can serve."""
-        return any(deployment.inflight.ready for deployment in self.deployments)
+        return any(deployment.ready() for deployment in self.deployments)
 
 
 class Router:
@@ -220,7 +222,7 @@ class _Journey:
 
 
 def _not_ready(deployment: Deployment) -> bool:
-    return not deployment.inflight.ready
+    return not deployment.ready()
 
 
 def _uninspected(cause: BaseException) -> InternalError:

@@ -203,6 +203,11 @@ class Orchestrator:
         if thread is not None:
             try:
                 thread.run(self.aclose(drain=drain))
+            except BaseException:
+                # a second ^C: nothing is waited for, but a loop that stops under an attempt leaves
+                # a generator behind that nobody can close
+                thread.run(self._system.aclose())
+                raise
             finally:
                 thread.stop()
 

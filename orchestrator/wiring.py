@@ -63,7 +63,7 @@ class System:
         changed = asyncio.Event()
         for deployment in self._deployments.values():
             deployment.inflight.observe(changed.set)
-        while any(not health.ready and health.state == "serving" for health in self.health()):
+        while any(not one.live_slots and one.state == "serving" for one in self.health()):
             await changed.wait()
             changed.clear()
 
@@ -120,7 +120,12 @@ class System:
         return Route(
             name,
             [
-                Deployment(name=d.plan.name, inflight=d.inflight, inspect=d.inspect)
+                Deployment(
+                    name=d.plan.name,
+                    inflight=d.inflight,
+                    inspect=d.inspect,
+                    ready=lambda d=d: d.ready,
+                )
                 for d in deployments
             ],
             timeout=deployments[0].plan.timeout,

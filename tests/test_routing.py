@@ -386,3 +386,15 @@ async def test_an_error_of_any_text_is_one_line_of_the_log(
     assert len(lines) == 1
     assert "\n" not in lines[0]
     assert len(lines[0]) < 1500
+
+
+async def test_a_deployment_that_is_paused_for_long_comes_after_one_that_serves() -> None:
+    stages = {"a": always("a", DONE), "b": always("b", DONE)}
+
+    async with asyncio.timeout(5), running(stages, {"m": ["a", "b"]}) as system:
+        limiter = system.deployments["a"].gates.limiter
+        limiter.pause(asyncio.get_running_loop().time() + 600.0)
+        answer = await ask(system, make_request())
+
+    assert answer.text == "b"
+    assert stages["a"].calls == []

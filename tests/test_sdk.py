@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -306,6 +307,32 @@ def test_another_loop_reads_after_a_close_what_is_left() -> None:
 
     with pytest.raises(EngineDrainingError):
         asyncio.run(read())
+
+
+def test_a_close_that_is_interrupted_leaves_no_attempt_behind() -> None:
+    stage = answering("a", Gate(), DONE)
+    orchestrator = over(stage)
+    orchestrator.open()
+    stream = orchestrator.submit("x", "m")
+    assert next(iter(stream)).text == "a"
+    main = threading.main_thread().ident
+    assert main is not None
+    inflight = orchestrator._system.deployments["m"].inflight
+    draining: list[None] = []
+
+    def interrupt_once() -> None:
+        if not draining:
+            draining.append(None)
+            signal.pthread_kill(main, signal.SIGINT)
+
+    inflight.observe(interrupt_once)
+
+    with pytest.raises(KeyboardInterrupt):
+        orchestrator.close(drain=30.0)
+
+    assert stage.running == 0
+    with pytest.raises(EngineDrainingError):
+        stream.result()
 
 
 def test_a_submit_outside_of_with_is_refused_with_advice() -> None:
