@@ -67,7 +67,7 @@ def growth(counts: Sequence[Count]) -> list[str]:
             ("file descriptors", first.descriptors, last.descriptors),
             ("tasks", first.tasks, last.tasks),
             ("threads", first.threads, last.threads),
-            ("requests and what belongs to them", 0, last.objects),
+            ("requests and what belongs to them", first.objects, last.objects),
         )
         if after > before
     ]
