@@ -45,7 +45,7 @@ run: $(MODEL)      ## the gateway with the default configuration; make run CONFI
 test: $(MODEL)     ## all tests; make test ARGS='-k breaker'
 	@$(RUN) -m pytest $(ARGS)
 
-check: lint types imports test  ## everything that CI runs
+check: lint types imports test sim sim-selftest  ## everything that CI runs
 
 lint: $(READY)     ## ruff, rules and format
 	@$(RUN) -m ruff check .
