@@ -20,6 +20,7 @@ from orchestrator.errors import (
     DeadlineExceededError,
     EngineDrainingError,
     EngineError,
+    EngineUnhealthyError,
     InternalError,
     ModelNotFoundError,
     OrchestratorError,
@@ -218,6 +219,10 @@ class _Journey:
         for error in self._errors:
             if error.scope in {"upstream", "worker"} and not isinstance(error, CircuitOpenError):
                 return error
+        if self._request.attempts:  # a poison that ended an attempt tells more than who refused
+            for error in self._errors:
+                if isinstance(error, EngineUnhealthyError):
+                    return error
         return self._errors[0] if self._errors else InternalError("the route has no deployment")
 
 

@@ -8,6 +8,8 @@ import pytest
 from orchestrator.actors.supervisor import Supervision
 from orchestrator.chaos.simulation.world import run
 from orchestrator.errors import (
+    CircuitOpenError,
+    EngineUnhealthyError,
     GenerationFailedError,
     InvalidRequestError,
     ModelNotFoundError,
@@ -22,8 +24,8 @@ from orchestrator.events import Failed
 from orchestrator.plan import BreakerSettings
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
-from orchestrator.request import PriorityRequest
-from orchestrator.routing import Route, Router
+from orchestrator.request import AttemptRecord, PriorityRequest
+from orchestrator.routing import Route, Router, _Journey
 from tests.fakes.scripted import DONE, Stage, always
 from tests.fakes.systems import ask, error_of, make_request, read, running
 
@@ -398,3 +400,18 @@ async def test_a_deployment_that_is_paused_for_long_comes_after_one_that_serves(
 
     assert answer.text == "b"
     assert stages["a"].calls == []
+
+
+async def test_a_poison_that_ended_an_attempt_tells_more_than_a_refusal_before_it() -> None:
+    # seed 30438 of the simulation
+    request = make_request()
+    request.attempts.append(
+        AttemptRecord(deployment="b", worker="b/0.1", epoch=1, started_at=0.0, queued_for=0.0)
+    )
+    journey = _Journey(request, [])
+    journey._errors += [CircuitOpenError("a refuses"), EngineUnhealthyError("b is poisoned")]
+
+    journey.go_on()
+
+    assert isinstance(request.channel.ending, Failed)
+    assert request.channel.ending.error.code == "engine_unhealthy"
