@@ -264,8 +264,12 @@ class _Trial:
         down_for_good = (
             name in self._unwatched
             or (poisons and shape.stays_down)
-            # a generation that served for long gives the budget back
-            or (poisons > shape.max_restarts and deployment.inflight.restart_after is None)
+            # a generation that served for long gives the budget back; one that failed before it
+            # served found its engine poisoned, and its fault is a secondary one
+            or (
+                poisons + len(deployment.inflight.secondary) > shape.max_restarts
+                and deployment.inflight.restart_after is None
+            )
         )
         return 0 if down_for_good else deployment.plan.slots
 
