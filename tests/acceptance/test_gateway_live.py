@@ -91,7 +91,7 @@ async def test_a_killed_model_host_costs_one_stream_and_nothing_else() -> None:
         gone = await client.get("/readyz")
         await gateway.prints("is ready after")  # asking all the time would slow the load down
         await readiness_turns(client, 200)
-        after = await client.post(CHAT, json=body(model="chat", max_tokens=4))
+        after = await client.post(CHAT, json=body(model="chat", max_tokens=4, temperature=0))
         children = gateway.children()
         gateway.send(signal.SIGTERM)
         code = await gateway.ends()
