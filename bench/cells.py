@@ -71,7 +71,7 @@ def measure(
     if cell.rate:
         command += ["--rate", str(cell.rate)]
     client = subprocess.Popen(command, stdout=subprocess.PIPE)
-    time.sleep(warm)
+    time.sleep(warm)  # a measurement needs its window: there is no event to wait for
     before, upstream, began = cpu_seconds(pid), cpu_seconds(upstream_pid), time.monotonic()
     time.sleep(window - 0.1)
     took = time.monotonic() - began

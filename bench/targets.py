@@ -106,5 +106,5 @@ def not_ready(target: Target, seconds: float) -> str | None:
             why = f"it answered {text[:200]!r}"
         except OSError as error:
             why = repr(error)
-        time.sleep(0.2)
+        time.sleep(0.2)  # a peer gives no sign when it is ready but its answer
     return why
