@@ -34,7 +34,7 @@ from orchestrator.sdk import Orchestrator
 from orchestrator.wiring import System
 from tests.fakes import model_host
 from tests.fakes.sse_server import SseServer
-from tests.torture.counts import Count, count_now, growth, kib_per_thousand, table
+from tests.torture.counts import Count, count_now, growth, kib_per_thousand, objects_alive, table
 from tests.torture.traffic import STALLED, WHOLE, through_gateway, through_sdk
 
 CALLERS = 32
@@ -57,6 +57,7 @@ class Subject:
     url: str
     went: Counter[str] = field(default_factory=Counter[str])
     streams: int = 0
+    alive_before: int = 0
 
     async def drive(self, streams: int) -> None:
         """Lets so many streams pass through the SDK, and a share of that over HTTP."""
@@ -70,7 +71,12 @@ class Subject:
         """Waits until nothing runs any more and counts what is left."""
         async with asyncio.timeout(REST_SECONDS):
             tasks = await self._rest()
-        return count_now(self.streams, tasks=tasks, connections=self._kept_connections)
+        return count_now(
+            self.streams,
+            tasks=tasks,
+            connections=self._kept_connections,
+            alive_before=self.alive_before,
+        )
 
     @property
     def _kept_connections(self) -> int:
@@ -138,7 +144,9 @@ def _remote_plan(name: str, provider: SseServer) -> DeploymentPlan:
 
 async def measure(streams: int, console: Console) -> tuple[list[Count], Counter[str]]:
     """Counts after a warm-up and after each third."""
+    alive_before = objects_alive()
     async with running_subject() as subject:
+        subject.alive_before = alive_before
         await subject.drive(max(CALLERS, streams // WARM_UP_SHARE))
         counts = [await subject.count()]
         for third in range(1, 4):
