@@ -228,6 +228,7 @@ async def _stream(
                     pass_by(gates, Point.TERMINAL_BEFORE, request, record)
                     # noted before the reader wakes, who may look at it at once
                     record.outcome, record.ended_at = "done", loop.time()
+                    record.tokens = tokens
                     return _Result(None, tokens, whole=channel.end(event, epoch))
                 if record.first_token_at is None:
                     record.first_token_at = loop.time()
@@ -246,6 +247,7 @@ async def _stream(
         logger.exception("the runner of request %s raised an unexpected error", request.request_id)
         return _Result(_unexpected(error), tokens)
     finally:
+        record.tokens = tokens
         lease.disarm()
 
 

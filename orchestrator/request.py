@@ -221,6 +221,8 @@ class AttemptRecord:
     """Seconds between acceptance (or the attempt before) and this start."""
     first_token_at: float | None = None
     ended_at: float | None = None
+    tokens: int = 0
+    """Prompt and answer together once it has ended: the runner's count, or what was seen of it."""
     outcome: str = "running"
     """`done`, `retried`, `gave_up`, `interrupted`, `canceled`, `worker_lost`, or `running`."""
     error: str | None = None
@@ -240,6 +242,8 @@ class PriorityRequest:
     timeout: float | None = None
     """Seconds from acceptance to the deadline; None takes the route's."""
     priority: Priority = Priority.NORMAL
+    caller: str = ""
+    """Who asks, as the gateway's keys tell; empty where nobody asked for a key."""
     idempotent: bool = True
     """False forbids every retry and failover once an attempt was started."""
     extra: Mapping[str, object] = field(default_factory=dict[str, object])
