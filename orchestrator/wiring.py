@@ -10,7 +10,8 @@ from orchestrator.deployment import DeploymentHealth, RunningDeployment
 from orchestrator.errors import LoopBlockedError
 from orchestrator.plan import DeploymentPlan
 from orchestrator.points import Points
-from orchestrator.routing import Deployment, Route, Router
+from orchestrator.routing.route import Deployment, Route
+from orchestrator.routing.router import Router
 
 logger = logging.getLogger(__name__)
 

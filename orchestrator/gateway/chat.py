@@ -29,7 +29,7 @@ from orchestrator.gateway.chunks import ChunkWriter
 from orchestrator.gateway.connection import LINE
 from orchestrator.gateway.failure import failure_event, send_failure, send_json
 from orchestrator.gateway.visit import Visit
-from orchestrator.routing import Router
+from orchestrator.routing.router import Router
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from orchestrator.deployment import DeploymentHealth
 from orchestrator.errors import ModelNotFoundError
-from orchestrator.routing import Route
+from orchestrator.routing.route import Route
 from orchestrator.wiring import System
 
 SOON = 1.0

@@ -12,7 +12,7 @@ from orchestrator.errors import RequestCanceledError
 from orchestrator.events import Failed, TokenChunk
 from orchestrator.gateway.chat import ChatCompletions
 from orchestrator.request import PriorityRequest
-from orchestrator.routing import Router
+from orchestrator.routing.router import Router
 from tests.gateway.serving import CHAT, body, events
 
 

@@ -51,7 +51,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "deadline not enforced in the queue",
         INFINITY,
-        (Patch("orchestrator.routing", "_arm_deadline", engines.never_expires_in_the_queue),),
+        (
+            Patch(
+                "orchestrator.routing.router", "_arm_deadline", engines.never_expires_in_the_queue
+            ),
+        ),
     ),
     Mutant(
         "a cancel is retried",

@@ -1,37 +1,30 @@
-"""Which deployment serves a request, and what follows when one fails.
+"""Sends requests on their way: finds the route, sets the deadline, asks who may be able to serve.
 
-A route is an order of deployments. Those that are ready come first, in the configured order; the
-others are tried after them, for one that is about to be back is better than none. A deployment
-that gives a request up hands it back here; as long as nothing was delivered the next one gets it,
-if the error is of a kind that another deployment may not share. No deployment is tried twice.
-Whatever happens, the request's channel gets its ending here if it gets it nowhere else.
+Whatever happens, the request's channel gets its ending here or on the journey if it gets it nowhere
+else.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
 from difflib import get_close_matches
 from itertools import islice
 
 from orchestrator import metrics
 from orchestrator.errors import (
-    CircuitOpenError,
     DeadlineExceededError,
     EngineDrainingError,
-    EngineError,
-    EngineUnhealthyError,
     InternalError,
     ModelNotFoundError,
     OrchestratorError,
-    QueueFullError,
     RequestError,
     describe,
     one_line,
 )
 from orchestrator.events import Failed, Finished
-from orchestrator.inflight import Inflight
 from orchestrator.request import PriorityRequest
+from orchestrator.routing.journey import Journey
+from orchestrator.routing.route import Deployment, Route
 
 logger = logging.getLogger(__name__)
 
@@ -39,33 +32,6 @@ MAX_SHOWN = 100
 """Characters of a caller's text that an error repeats."""
 MAX_NAMES = 20
 """Routes that an error lists."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Deployment:
-    """What routing knows of a deployment."""
-
-    name: str
-    inflight: Inflight
-    inspect: Callable[[PriorityRequest], Awaitable[None] | None]
-    """Refuses, by raising a `RequestError`, what this deployment can never serve."""
-    ready: Callable[[], bool]
-    """Whether a request sent now would be served; never false because of load."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A public model name."""
-
-    name: str
-    deployments: Sequence[Deployment]
-    timeout: float = 600.0
-    """Seconds that a request has, if it doesn't say so itself."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether at least one deployment can serve."""
-        return any(deployment.ready() for deployment in self.deployments)
 
 
 class Router:
@@ -127,7 +93,7 @@ class Router:
         if waiting:
             self._finish_inspection(request, able, waiting)
         else:
-            _Journey(request, able).go_on()
+            Journey(request, able).go_on()
 
     def _finish_inspection(
         self,
@@ -154,7 +120,7 @@ class Router:
                 except OrchestratorError as error:  # it couldn't tell: the attempt will
                     logger.info("%s could not inspect: %s", deployment.name, describe(error))
             if able:
-                _Journey(request, able).go_on()
+                Journey(request, able).go_on()
             else:
                 request.channel.end(Failed(refusals[0]))
 
@@ -171,63 +137,6 @@ class Router:
         task.add_done_callback(over)
         # a caller that goes away, or a deadline, ends the inspection too
         request.channel.watch(lambda: _cancel(task))
-
-
-class _Journey:
-    """One request's way over the deployments of its route."""
-
-    __slots__ = ("_ahead", "_errors", "_request")
-
-    def __init__(self, request: PriorityRequest, able: Sequence[Deployment]) -> None:
-        self._request = request
-        self._ahead = iter(sorted(able, key=_not_ready) if len(able) > 1 else able)
-        self._errors: list[OrchestratorError] = []
-
-    def go_on(self) -> None:
-        """Gives the request to the next deployment that takes it, or ends it."""
-        channel = self._request.channel
-        for deployment in self._ahead:
-            if channel.ending is not None:
-                return
-            try:
-                deployment.inflight.accept(
-                    self._request, self._given_up, now=asyncio.get_running_loop().time()
-                )
-            except (EngineError, QueueFullError) as refusal:
-                self._errors.append(refusal)
-            else:
-                return
-        channel.end(Failed(self._most_telling()))
-
-    def _given_up(self, error: OrchestratorError) -> None:
-        request = self._request
-        self._errors.append(error)
-        tried = bool(request.attempts)
-        if (
-            not error.fails_over
-            or not request.channel.retract()
-            or (tried and not request.idempotent)
-        ):
-            request.channel.end(Failed(error))
-            return
-        self.go_on()
-
-    def _most_telling(self) -> OrchestratorError:
-        """What an upstream or worker said counts more than a refusal of our own."""
-        if self._request.first_error is not None:  # an attempt failed before anybody refused
-            return self._request.first_error
-        for error in self._errors:
-            if error.scope in {"upstream", "worker"} and not isinstance(error, CircuitOpenError):
-                return error
-        if self._request.attempts:  # a poison that ended an attempt tells more than who refused
-            for error in self._errors:
-                if isinstance(error, EngineUnhealthyError):
-                    return error
-        return self._errors[0] if self._errors else InternalError("the route has no deployment")
-
-
-def _not_ready(deployment: Deployment) -> bool:
-    return not deployment.ready()
 
 
 def _uninspected(cause: BaseException) -> InternalError:

@@ -25,7 +25,9 @@ from orchestrator.plan import BreakerSettings
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import AttemptRecord, PriorityRequest
-from orchestrator.routing import Route, Router, _Journey
+from orchestrator.routing.journey import Journey
+from orchestrator.routing.route import Route
+from orchestrator.routing.router import Router
 from tests.fakes.scripted import DONE, Stage, always
 from tests.fakes.systems import ask, error_of, make_request, read, running
 
@@ -377,14 +379,14 @@ async def test_an_error_of_any_text_is_one_line_of_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stage = always(InvalidRequestError("a\nERROR a false line" + "x" * 5000))
-    caplog.set_level("INFO", "orchestrator.routing")
+    caplog.set_level("INFO", "orchestrator.routing.router")
 
     async with asyncio.timeout(5), running({"m": stage}) as system:
         request = make_request()
         system.router.submit(request)
         await read(request)
 
-    lines = [r.getMessage() for r in caplog.records if r.name == "orchestrator.routing"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "orchestrator.routing.router"]
     assert len(lines) == 1
     assert "\n" not in lines[0]
     assert len(lines[0]) < 1500
@@ -408,7 +410,7 @@ async def test_a_poison_that_ended_an_attempt_tells_more_than_a_refusal_before_i
     request.attempts.append(
         AttemptRecord(deployment="b", worker="b/0.1", epoch=1, started_at=0.0, queued_for=0.0)
     )
-    journey = _Journey(request, [])
+    journey = Journey(request, [])
     journey._errors += [CircuitOpenError("a refuses"), EngineUnhealthyError("b is poisoned")]
 
     journey.go_on()

@@ -1,0 +1,1 @@
+"""Which deployment serves a request, and what follows when one fails."""
