@@ -243,7 +243,8 @@ class PriorityRequest:
     """Seconds from acceptance to the deadline; None takes the route's."""
     priority: Priority = Priority.NORMAL
     caller: str = ""
-    """Who asks, as the gateway's keys tell; empty where nobody asked for a key."""
+    """Who asks, as the gateway's keys tell; empty where nobody asked for a key. Callers of one
+    priority take turns."""
     idempotent: bool = True
     """False forbids every retry and failover once an attempt was started."""
     extra: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -269,6 +270,8 @@ class PriorityRequest:
             raise InvalidRequestError("the deadline must be above 0 seconds", param="deadline")
         _check_name("model", self.model)
         _check_name("request_id", self.request_id)
+        if self.caller != "":
+            _check_name("caller", self.caller)
         if not self.messages:
             raise InvalidRequestError("messages must not be empty", param="messages")
         characters = sum(len(message.text) for message in self.messages)

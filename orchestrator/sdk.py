@@ -113,6 +113,7 @@ class Orchestrator:
         *,
         priority: Priority | str = Priority.NORMAL,
         deadline: float | None = None,
+        caller: str = "",
         idempotent: bool = True,
         request_id: str | None = None,
         extra: Mapping[str, object] | None = None,
@@ -125,6 +126,7 @@ class Orchestrator:
             model: A route's name; None takes the configuration's first.
             priority: `background`, `normal`, `high` or `critical`.
             deadline: Seconds from now for everything, waiting included; None takes the route's.
+            caller: On whose behalf; callers of one priority take turns.
             idempotent: False forbids that a second attempt is made.
             request_id: For logs; None makes one.
             extra: Provider-specific fields of the request, passed on untouched.
@@ -149,6 +151,7 @@ class Orchestrator:
             channel=Channel(),
             priority=Priority.of(priority),
             timeout=deadline,
+            caller=caller,
             idempotent=idempotent,
             extra=extra or {},
         )

@@ -150,6 +150,8 @@ def test_an_error_is_raised_by_reading_and_raised_again() -> None:
         ({"deadline": "5"}, "deadline"),
         ({"priority": "urgent"}, "priority"),
         ({"priority": 2}, "priority"),
+        ({"caller": "x" * 257}, "caller"),
+        ({"caller": None}, "caller"),
         ({"max_token": 5}, "max_token"),
         ({"prompt": []}, "messages"),
         ({"prompt": 5}, "prompt"),

@@ -32,6 +32,7 @@ def make_request(
     request_id: str | None = None,
     max_tokens: int | None = None,
     capacity_bytes: int | None = None,
+    caller: str = "",
 ) -> PriorityRequest:
     return PriorityRequest(
         request_id=request_id or f"r{next(_numbers)}",
@@ -42,6 +43,7 @@ def make_request(
         priority=priority,
         timeout=timeout,
         idempotent=idempotent,
+        caller=caller,
     )
 
 
