@@ -134,6 +134,11 @@ class Channel:
         self._size_bytes = 0
         return True
 
+    def nudge(self) -> None:
+        """Wakes a reader that waits; it gets no chunks, and is free to do something else."""
+        if not self.held:
+            self._wake()
+
     async def receive(self) -> tuple[list[TokenChunk], Ending | None]:
         """Waits until something is ready and takes all of it; the ending is None until it is due.
 

@@ -1,15 +1,21 @@
-"""The tables in ARCHITECTURE.md that repeat the code; `python -m tests.documents` writes them."""
+"""What repeats the code: ARCHITECTURE.md's tables and the configuration's schema.
+
+`python -m tests.documents` writes them.
+"""
 
 import inspect
+import json
 import re
 from pathlib import Path
 
 from prometheus_client import Metric
 
 from orchestrator import errors, metrics
+from orchestrator.config import schema
 
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+SCHEMA = ROOT / "config" / "gateway.schema.json"
 
 
 def error_table() -> str:
@@ -47,3 +53,4 @@ def with_tables(text: str) -> str:
 
 if __name__ == "__main__":
     ARCHITECTURE.write_text(with_tables(ARCHITECTURE.read_text("utf-8")), "utf-8")
+    SCHEMA.write_text(json.dumps(schema(), indent=2) + "\n", "utf-8")

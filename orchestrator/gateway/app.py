@@ -1,8 +1,8 @@
 """The gateway: a FastAPI application whose hot path passes FastAPI by.
 
-Chat completions are answered by a raw ASGI callable, before any routing; the models' list, the
-probes and the metrics are ordinary endpoints. Every response has its request id, every error has
-OpenAI's shape.
+What a model answers goes through raw ASGI callables, before any routing; the models' list, the
+probes and the metrics are ordinary endpoints. Every response has its request id, every error the
+shape of its API, which is OpenAI's unless the path says otherwise.
 """
 
 import logging
@@ -22,8 +22,9 @@ from typing_extensions import override
 
 from orchestrator import metrics
 from orchestrator.errors import InternalError, OrchestratorError
-from orchestrator.gateway.chat import LINGER, ChatCompletions
-from orchestrator.gateway.document import CHAT_PATH, NO_SUCH_MODEL, add_chat_route
+from orchestrator.gateway.chat import CHAT
+from orchestrator.gateway.document import NO_SUCH_MODEL, add_chat_route
+from orchestrator.gateway.exchange import KEEP_ALIVE, LINGER, Exchange
 from orchestrator.gateway.failure import (
     ErrorObject,
     Headers,
@@ -39,6 +40,8 @@ from orchestrator.wiring import System
 logger = logging.getLogger(__name__)
 
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+APIS = (CHAT,)
+"""All that is posted to."""
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -66,10 +69,17 @@ class Gateway(FastAPI):
         max_body: Bytes that a request may have.
         access_log: Whether each request is a line in the log.
         linger: Seconds from a request's end after which a caller who doesn't read is cut off.
+        keep_alive: Seconds of silence in a stream after which a comment goes out.
     """
 
     def __init__(
-        self, system: System, *, max_body: int, access_log: bool = True, linger: float = LINGER
+        self,
+        system: System,
+        *,
+        max_body: int,
+        access_log: bool = True,
+        linger: float = LINGER,
+        keep_alive: float = KEEP_ALIVE,
     ) -> None:
         super().__init__(
             title="orchestrator",
@@ -86,11 +96,21 @@ class Gateway(FastAPI):
         )
         self._system = system
         self._access_log = access_log
-        self._chat = ChatCompletions(
-            system.router, max_body=max_body, access_log=access_log, linger=linger
-        )
-        # never reached by POST; makes any other method on that path a 405
-        self.router.routes.append(Route(CHAT_PATH, self._chat, methods=["POST"]))
+        self._draining = False
+        self._exchanges = {
+            api.path: Exchange(
+                api,
+                system.router,
+                max_body=max_body,
+                access_log=access_log,
+                linger=linger,
+                keep_alive=keep_alive,
+            )
+            for api in APIS
+        }
+        for path, exchange in self._exchanges.items():
+            # never reached by POST; makes any other method on that path a 405
+            self.router.routes.append(Route(path, exchange, methods=["POST"]))
         self.get("/v1/models")(self._list_models)
         self.get("/v1/models/{model:path}", responses=NO_SUCH_MODEL)(self._show_model)
         self.get("/livez", responses={503: {"model": Liveness}})(self._livez)
@@ -103,8 +123,8 @@ class Gateway(FastAPI):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
-        elif scope["path"] == CHAT_PATH and scope["method"] == "POST":
-            await self._chat(scope, receive, send)
+        elif scope["method"] == "POST" and (exchange := self._exchanges.get(scope["path"])):
+            await exchange(scope, receive, send)
         else:
             await self._serve_rest(scope, receive, send)
 
@@ -116,7 +136,9 @@ class Gateway(FastAPI):
 
     def drain(self) -> None:
         """From now on nothing new is taken, and no route is ready."""
-        self._chat.draining = True
+        self._draining = True
+        for exchange in self._exchanges.values():
+            exchange.draining = True
 
     async def _serve_rest(self, scope: Scope, receive: Receive, send: Send) -> None:
         visit = Visit.of(scope)
@@ -151,7 +173,7 @@ class Gateway(FastAPI):
 
     async def _readyz(self, response: Response, route: str | None = None) -> Readiness:
         """Whether requests are served, by any route or by the one that is named."""
-        page, wait = readiness(self._system, route=route, draining=self._chat.draining)
+        page, wait = readiness(self._system, route=route, draining=self._draining)
         if not page.ready:
             response.status_code = 503
             response.headers.update(_text(retry_after(wait)))

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from orchestrator.errors import OrchestratorError
 from orchestrator.events import Finished, TokenChunk, Usage
+from orchestrator.gateway.failure import failure_event
 
 _encode = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
@@ -76,6 +78,10 @@ class ChunkWriter:
             usage = _encode(usage_object(finished.usage))
             parts += (self._before, b'],"usage":', usage, b"}\n\n")
         return b"".join((*parts, DONE))
+
+    def fail(self, error: OrchestratorError) -> bytes:
+        """The end of an answer that broke off: one event, and no `[DONE]`."""
+        return failure_event(error)
 
     def _write_whole(self, chunk: TokenChunk) -> bytes:
         delta: dict[str, object] = {}

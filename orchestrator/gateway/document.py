@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import msgspec
 
+from orchestrator.gateway.chat import CHAT_PATH
 from orchestrator.gateway.chat_request import ChatCompletionRequest
 
-CHAT_PATH = "/v1/chat/completions"
 FAILURES = {
     400: "The request is malformed, or the model can't serve it; `param` names the field.",
     404: "No model of that name.",

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, as a whole response and as one event of a stream."""
+"""Errors as a whole response and as one event of a stream; OpenAI's shape is the default."""
 
 import math
 import re
@@ -73,13 +73,22 @@ async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> N
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_failure(send: Send, error: OrchestratorError, headers: Headers) -> None:
-    """Sends an error as a whole response."""
+async def send_failure(
+    send: Send, error: OrchestratorError, headers: Headers, body: object
+) -> None:
+    """Sends an error as a whole response.
+
+    Args:
+        send: ASGI's.
+        error: What the status and the headers are made of.
+        headers: Of every response.
+        body: The error in the API's shape.
+    """
     closing = ((b"connection", b"close"),) if isinstance(error, EngineDrainingError) else ()
     await send_json(
         send,
         status_of(error),
-        msgspec.json.encode(failure_object(error)),
+        msgspec.json.encode(body),
         (*headers, *retry_after(error.retry_after), *closing),
     )
 

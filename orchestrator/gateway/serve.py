@@ -62,7 +62,12 @@ async def _serve(config: Config, sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     screen = Screen(loop.time)
     system = System(*plan_deployments(config, screen.progress))
-    gateway = Gateway(system, max_body=config.server.max_body, access_log=config.server.access_log)
+    gateway = Gateway(
+        system,
+        max_body=config.server.max_body,
+        access_log=config.server.access_log,
+        keep_alive=config.server.keep_alive,
+    )
     listener = Listener(
         gateway,
         sock,

@@ -65,6 +65,8 @@ class Server(Section):
     max_connections: Annotated[int, whole(1, 1_000_000)] = 4096
     """Connections at the same time, or as many as the limit on open files leaves room for; on more
     only probes are answered, all else with 503."""
+    keep_alive: Annotated[float, seconds(0.1)] = 15.0
+    """Silence in a stream after which a comment goes out, once its first token has."""
     access_log: bool = True
     """Whether each request is one line in the log; prompts never are."""
 

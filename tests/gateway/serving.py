@@ -80,11 +80,18 @@ async def serving(
     *,
     access_log: bool = True,
     linger: float = 30,
+    keep_alive: float = 15,
     patience: ConnectionLimits | None = None,
     **settings: Unpack[Settings],
 ) -> AsyncGenerator[Served]:
     async with running(stages, routes, **settings) as system:
-        gateway = Gateway(system, max_body=MAX_BODY, access_log=access_log, linger=linger)
+        gateway = Gateway(
+            system,
+            max_body=MAX_BODY,
+            access_log=access_log,
+            linger=linger,
+            keep_alive=keep_alive,
+        )
         with bind("127.0.0.1", 0) as sock:
             listener = Listener(gateway, sock, patience)
             task = asyncio.create_task(listener.run_until_closed())

@@ -10,7 +10,8 @@ from typing_extensions import override
 
 from orchestrator.errors import RequestCanceledError
 from orchestrator.events import Failed, TokenChunk
-from orchestrator.gateway.chat import ChatCompletions
+from orchestrator.gateway.chat import CHAT as API
+from orchestrator.gateway.exchange import Exchange
 from orchestrator.request import PriorityRequest
 from orchestrator.routing.router import Router
 from tests.gateway.serving import CHAT, body, events
@@ -70,7 +71,7 @@ class Caller:
 
 
 async def ask(router: Router, caller: Caller) -> None:
-    chat = ChatCompletions(router, max_body=1000, access_log=True)
+    chat = Exchange(API, router, max_body=1000, access_log=True)
     await chat(caller.scope, caller.receive, caller.send)
 
 

@@ -1,0 +1,241 @@
+"""One request to an API: the hot path, raw ASGI from the request's bytes to the answer's.
+
+    read -> submit -> first chunk or ending -> status -> chunks as they are ready -> the end
+
+No status is sent before the first chunk or the ending, so a failure until then is a real HTTP
+error. After it a failure is one error event, and the stream ends without a finish reason. All
+chunks that are ready go out in one write; where nothing was for a while, a comment between two
+events keeps the connection alive. A caller who goes away ends the request at once; one who stays
+but doesn't read loses its connection some time after the request has ended.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from starlette.types import Message, Receive, Scope, Send
+
+from orchestrator.channel import Channel
+from orchestrator.errors import (
+    EngineDrainingError,
+    InternalError,
+    OrchestratorError,
+    RequestCanceledError,
+)
+from orchestrator.events import Failed
+from orchestrator.gateway.api import Api, Call, StreamWriter
+from orchestrator.gateway.body import read_body
+from orchestrator.gateway.connection import LINE
+from orchestrator.gateway.failure import send_failure, send_json
+from orchestrator.gateway.visit import Visit
+from orchestrator.routing.router import Router
+
+logger = logging.getLogger(__name__)
+
+STREAM_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold the stream back
+)
+LINGER = 30.0
+"""Seconds that a caller has to read what is left once its request has ended."""
+KEEP_ALIVE = 15.0
+"""Seconds of silence after which a comment goes out."""
+DRAIN_RETRY_AFTER = 1.0
+"""Seconds; another instance can serve at once."""
+COMMENT = b": keep-alive\n\n"
+
+
+class Exchange:
+    """The ASGI callable of one API.
+
+    Args:
+        api: What is read and written.
+        router: Where requests go.
+        max_body: Bytes at most.
+        access_log: Whether each request is a line in the log.
+        linger: Seconds from a request's end after which a caller who doesn't read is cut off.
+        keep_alive: Seconds of silence in a stream after which a comment goes out.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        router: Router,
+        *,
+        max_body: int,
+        access_log: bool,
+        linger: float = LINGER,
+        keep_alive: float = KEEP_ALIVE,
+    ) -> None:
+        self._api = api
+        self._router = router
+        self._linger = linger
+        self._keep_alive = keep_alive
+        self._max_body = max_body
+        self._access_log = access_log
+        self.draining = False
+        """Nothing new is taken."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request."""
+        visit = Visit.of(scope)
+        try:
+            await self._serve(visit, scope, receive, send)
+        except OrchestratorError as error:
+            visit.status = error.status_code
+            await self._refuse(visit, send, error)
+        except Exception as error:  # outermost frame: whatever broke, the caller is told
+            logger.exception("request %s broke the gateway", visit.request_id)
+            await self._tell_of_bug(visit, send, error)
+        finally:
+            if self._access_log:
+                visit.log()
+
+    async def _serve(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.draining:
+            raise EngineDrainingError(
+                "the service is stopping; send the request to another instance",
+                retry_after=DRAIN_RETRY_AFTER,
+            )
+        body = await read_body(receive, self._max_body, visit.header("content-length"))
+        call = self._api.read(body, visit)
+        visit.request = call.request
+        channel = call.request.channel
+        self._router.submit(call.request)
+        loop = asyncio.get_running_loop()
+        line = scope.get("extensions", {}).get(LINE)
+        watch: asyncio.Task[None] | None = None
+        lingering: list[asyncio.TimerHandle] = []
+        if line is None:  # a server of another kind
+            watch = loop.create_task(_end_when_gone(receive, channel))
+        else:
+            line["watch"](lambda: _end(channel))
+            channel.watch(lambda: lingering.append(loop.call_later(self._linger, line["abort"])))
+        try:
+            if call.stream is None:
+                await _whole(call, visit, send)
+            else:
+                await self._stream(channel, call.stream, visit, send)
+        finally:
+            if watch is not None:
+                watch.cancel()
+            if line is not None:
+                line["watch"](None)
+            # the server may cancel this task, and writing may fail: nobody reads any more
+            _end(channel)
+            for timer in lingering:
+                timer.cancel()
+
+    async def _stream(
+        self,
+        channel: Channel,
+        make_writer: Callable[[], StreamWriter],
+        visit: Visit,
+        send: Send,
+    ) -> None:
+        chunks, ending = await channel.receive()
+        while not chunks and ending is None:  # taken back before this task had its turn
+            chunks, ending = await channel.receive()
+        if not chunks and isinstance(ending, Failed):
+            raise ending.error
+        visit.status = 200
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [*STREAM_HEADERS, *visit.response_headers],
+            }
+        )
+        writer = make_writer()
+        silence = Silence(channel, self._keep_alive)
+        try:
+            while ending is None:
+                await send(_piece(writer.write(chunks) or COMMENT, more=True))
+                silence.broken()
+                chunks, ending = await channel.receive()
+        finally:
+            silence.over()
+        last = writer.write(chunks)
+        if isinstance(ending, Failed):
+            visit.status = ending.error.status_code
+            last += writer.fail(ending.error)
+        else:
+            last += writer.finish(ending)
+        await send(_piece(last, more=False))
+
+    async def _refuse(self, visit: Visit, send: Send, error: OrchestratorError) -> None:
+        body = self._api.failure(error, visit.request_id)
+        await send_failure(send, error, visit.response_headers, body)
+
+    async def _tell_of_bug(self, visit: Visit, send: Send, cause: Exception) -> None:
+        error = InternalError(f"an internal error; the log has more under {visit.request_id}")
+        error.__cause__ = cause
+        if visit.status:
+            event = self._api.failure_event(error, visit.request_id)
+            await send(_piece(event, more=False))
+        else:
+            await self._refuse(visit, send, error)
+        visit.status = error.status_code
+
+
+class Silence:
+    """Wakes the reader of a stream in which nothing was sent for a while.
+
+    One timer a stream, which isn't moved with each piece: when it fires it looks how long ago the
+    last one went out.
+
+    Args:
+        channel: Whose reader is woken.
+        limit: Seconds.
+    """
+
+    __slots__ = ("_channel", "_last_at", "_limit", "_loop", "_timer")
+
+    def __init__(self, channel: Channel, limit: float) -> None:
+        self._channel = channel
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._last_at = self._loop.time()
+        self._timer = self._loop.call_at(self._last_at + limit, self._look)
+
+    def broken(self) -> None:
+        """Something was sent."""
+        self._last_at = self._loop.time()
+
+    def over(self) -> None:
+        """The stream ends."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        due = self._last_at + self._limit
+        if now >= due:
+            self._channel.nudge()
+            due = now + self._limit
+        self._timer = self._loop.call_at(due, self._look)
+
+
+async def _whole(call: Call, visit: Visit, send: Send) -> None:
+    chunks, ending = await call.request.channel.receive()
+    assert ending is not None  # noqa: S101 - a held channel is read at its end
+    if isinstance(ending, Failed):
+        raise ending.error
+    body = call.whole(chunks, ending)
+    visit.status = 200
+    await send_json(send, 200, body, visit.response_headers)
+
+
+async def _end_when_gone(receive: Receive, channel: Channel) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    _end(channel)
+
+
+def _end(channel: Channel) -> None:
+    if channel.ending is None:
+        channel.end(Failed(RequestCanceledError("the client went away")))
+
+
+def _piece(body: bytes, *, more: bool) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}
