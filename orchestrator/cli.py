@@ -22,6 +22,7 @@ import msgspec
 import typer
 from typing_extensions import override
 
+from orchestrator.chaos.attendant.company import accompanied
 from orchestrator.config import Config, embedded_default, load, summary
 from orchestrator.connect import connect
 from orchestrator.errors import ConfigError, OrchestratorError
@@ -102,6 +103,7 @@ def serve(
         int | None, typer.Option(min=0, max=65535, help="Listen on this port; 0 takes a free one.")
     ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="How much goes to the log.")] = LogLevel.INFO,
+    chaos_orders: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Runs the OpenAI-compatible gateway until a signal stops it.
 
@@ -120,7 +122,8 @@ def serve(
         given = {"host": host, "port": port}
         changes = {name: value for name, value in given.items() if value is not None}
         server = settings.server.model_copy(update=changes)
-        run_gateway(settings.model_copy(update={"server": server}))
+        with accompanied(settings.model_copy(update={"server": server}), chaos_orders) as company:
+            run_gateway(company.config, points=company.points, beside=company.beside)
 
 
 @app.command()

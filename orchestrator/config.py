@@ -30,6 +30,7 @@ from orchestrator.reading.remote import (
 from orchestrator.reading.schema import editor_schema
 from orchestrator.reading.sections import (
     Breaker,
+    Chaos,
     Limits,
     Queue,
     Retry,
@@ -118,6 +119,7 @@ class Config(Section):
         Mapping[Name, Route], Field(json_schema_extra={"additionalProperties": False})
     ] = Field(default={})
     """Further model names for callers, each with the deployments that serve it."""
+    chaos: Chaos = Chaos()
 
     @property
     def all_routes(self) -> dict[str, tuple[str, ...]]:

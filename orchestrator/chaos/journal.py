@@ -55,6 +55,14 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
     queue_depth     -; deployment, depth: a measurement at any time
     ready           -; deployment, ready: what the health page says at that time
     gauge           -; name, value, [expected]: a measurement; with `expected` one taken at rest
+
+Of a live run alone; what its clients and its injector write stands in the same file.
+
+    phase           -; name: baseline, fault, heal, recovery, drain or check begins
+    fault_planned   -; fault, what, target, at: a fault of the scenario, before it strikes
+    fault_healed    -; fault: it was undone, or is over by itself
+    probe           -; ready, status, late: the health page was asked; seconds of our own lateness
+    aborted         -; reason: the run was broken off before its end
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -108,6 +116,11 @@ class Kind(StrEnum):
     QUEUE_DEPTH = "queue_depth"
     READY = "ready"
     GAUGE = "gauge"
+    PHASE = "phase"
+    FAULT_PLANNED = "fault_planned"
+    FAULT_HEALED = "fault_healed"
+    PROBE = "probe"
+    ABORTED = "aborted"
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -164,11 +177,15 @@ class Journal:
 
     Args:
         clock: Seconds; the loop's time in a simulation.
+        sink: Takes every event instead of this journal, which then keeps none.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], *, sink: Callable[[Event], None] | None = None
+    ) -> None:
         self._clock = clock
         self._events: list[Event] = []
+        self._take = self._events.append if sink is None else sink
 
     def __repr__(self) -> str:
         return f"<Journal, {len(self._events)} events>"
@@ -192,7 +209,7 @@ class Journal:
         """Appends what happens now; `more` are further members of the value."""
         value.update(more)
         now = round(self._clock(), TIME_DIGITS)
-        self._events.append(Event(now, kind, request, attempt, worker, epoch, value))
+        self._take(Event(now, kind, request, attempt, worker, epoch, value))
 
     def hash(self) -> str:
         """The run's trace as one short text; equal runs have equal ones."""

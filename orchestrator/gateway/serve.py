@@ -15,6 +15,8 @@ import gc
 import logging
 import signal
 import socket
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import uvloop
 
@@ -24,6 +26,7 @@ from orchestrator.gateway.connection import ConnectionLimits, room_for
 from orchestrator.gateway.listener import Listener, bind
 from orchestrator.gateway.screen import Screen
 from orchestrator.plan import plan_deployments
+from orchestrator.points import Points
 from orchestrator.wiring import System
 
 logger = logging.getLogger(__name__)
@@ -33,8 +36,17 @@ COLLECT_AFTER = 10_000
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(config: Config) -> None:
+Beside = Callable[[System], AbstractAsyncContextManager[None]]
+"""What goes on beside a system while it runs; entered before the start, left after the end."""
+
+
+def serve(config: Config, *, points: Points | None = None, beside: Beside | None = None) -> None:
     """Runs the gateway until a signal stops it.
+
+    Args:
+        config: What to serve.
+        points: Told of every passage of a point, if anybody looks on.
+        beside: What else goes on, if anything does.
 
     Raises:
         BindError: The address can't be used; nothing was started.
@@ -44,7 +56,7 @@ def serve(config: Config) -> None:
         bind(config.server.host, config.server.port) as sock,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_serve(config, sock))
+        runner.run(_serve(config, sock, points, beside))
 
 
 class _Stop:
@@ -58,10 +70,12 @@ class _Stop:
         (self.hurried if self.asked.is_set() else self.asked).set()
 
 
-async def _serve(config: Config, sock: socket.socket) -> None:
+async def _serve(
+    config: Config, sock: socket.socket, points: Points | None, beside: Beside | None
+) -> None:
     loop = asyncio.get_running_loop()
     screen = Screen(loop.time)
-    system = System(*plan_deployments(config, screen.progress))
+    system = System(*plan_deployments(config, screen.progress), points=points)
     gateway = Gateway(
         system,
         max_body=config.server.max_body,
@@ -86,6 +100,9 @@ async def _serve(config: Config, sock: socket.socket) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
+    company = contextlib.AsyncExitStack()
+    if beside is not None:
+        await company.enter_async_context(beside(system))
     system.start()
     serving = asyncio.create_task(listener.run_until_closed())
     announcing = asyncio.create_task(_announce(config, system, listener, screen))
@@ -101,6 +118,7 @@ async def _serve(config: Config, sock: socket.socket) -> None:
         announcing.cancel()
         stopping.cancel()
         await system.aclose()
+        await company.aclose()
         listener.close()
         await serving
         for number in STOP_SIGNALS:

@@ -137,6 +137,17 @@ def model_place() -> Value:
     return Value(read, {"type": "string", "minLength": 1})
 
 
+def folder_place() -> Value:
+    """The path of a folder, which need not be there yet; relative ones start in the YAML's."""
+
+    def read(value: object, info: ValidationInfo) -> Path:
+        if isinstance(value, str) and value and value.isprintable() and value == value.strip():
+            return placed(value, info)
+        raise not_allowed("the path of a folder")
+
+    return Value(read, {"type": "string", "minLength": 1})
+
+
 def placed(path: str, info: ValidationInfo) -> Path:
     """Makes a path absolute: `~/` is the user's home, the rest starts in the YAML's folder."""
     around: object = info.context

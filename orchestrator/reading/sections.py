@@ -4,6 +4,7 @@ One frozen model a section, in the order of the file; the text below each key is
 shows. A section or key that is left out, or left empty, takes its default.
 """
 
+from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
@@ -14,7 +15,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from orchestrator.reading.quantities import duration_text, seconds, size, text, whole, wrong
-from orchestrator.reading.references import model_place
+from orchestrator.reading.references import folder_place, model_place
 
 Count = Annotated[int, whole(1, 1_000_000_000)]
 Duration = Annotated[float, seconds()]
@@ -69,6 +70,15 @@ class Server(Section):
     """Silence in a stream after which a comment goes out, once its first token has."""
     access_log: bool = True
     """Whether each request is one line in the log; prompts never are."""
+
+
+class Chaos(Section):
+    """Breaking this gateway on purpose, see `orchestrator chaos`; not where users depend on it."""
+
+    enabled: bool = False
+    """Whether `orchestrator chaos` may attach, look inside, kill models and block the loop."""
+    state_dir: Annotated[Path, folder_place()] = Path("chaos-state")
+    """Folder for the socket through which it attaches; only this user may enter it."""
 
 
 class Torch(Section):

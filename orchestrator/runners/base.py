@@ -4,7 +4,7 @@ A runner raises errors of `orchestrator.errors` only, and it never retries, neve
 looks at another runner.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,6 +76,11 @@ class Runner(Protocol):
         ...
 
 
+def no_processes() -> Sequence[int]:
+    """The process ids of a runner that has no process of its own."""
+    return ()
+
+
 def accept_anything(_request: PriorityRequest) -> None:
     """The check of a runner that leaves all checks to its provider."""
 
@@ -105,3 +110,5 @@ class SlotFactory:
     could be asked: returns what it found, for people, or raises an `OrchestratorError`."""
     aclose: Callable[[], Awaitable[None]] = nothing_to_close
     """Ends what the runners share (the model host)."""
+    processes: Callable[[], Sequence[int]] = no_processes
+    """Process ids of the model hosts that live now, for whoever looks on."""

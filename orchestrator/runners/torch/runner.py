@@ -317,4 +317,5 @@ def factory(
         inspect=Inspector(host).inspect,
         find=find,
         aclose=host.aclose,
+        processes=lambda: () if host.process is None else (host.process.pid,),
     )

@@ -35,8 +35,15 @@ class Mutant:
 @contextmanager
 def planted(mutant: Mutant) -> Generator[None, None, None]:
     """Runs with the bug; everything is put back afterwards."""
+    with put_in_place(mutant.patches):
+        yield
+
+
+@contextmanager
+def put_in_place(patches: Iterable[Patch]) -> Generator[None, None, None]:
+    """Runs with the replacements; everything is put back afterwards."""
     with ExitStack() as stack:
-        for patch in mutant.patches:
+        for patch in patches:
             owner: object = importlib.import_module(patch.module)
             *path, name = patch.name.split(".")
             for step in path:

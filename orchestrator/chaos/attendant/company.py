@@ -1,0 +1,71 @@
+"""Puts the attendant beside a gateway whose configuration allows it, or that a run has started."""
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.chaos.attendant.bugs import LIVE_BUGS
+from orchestrator.chaos.attendant.orders import Orders, applied, read_orders
+from orchestrator.chaos.attendant.service import Service
+from orchestrator.chaos.attendant.witness import Witness
+from orchestrator.chaos.simulation.mutants.planting import Patch, planted, put_in_place
+from orchestrator.chaos.stub.factories import stub_factory, wedgeable_factory
+from orchestrator.config import Config
+from orchestrator.errors import ConfigError
+from orchestrator.points import Points
+from orchestrator.wiring import System
+
+Beside = Callable[[System], AbstractAsyncContextManager[None]]
+FACTORY = ("orchestrator.runners.torch.runner", "factory")
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """What a gateway is started with."""
+
+    config: Config
+    points: Points | None = None
+    beside: Beside | None = None
+
+
+@contextlib.contextmanager
+def accompanied(config: Config, orders_file: Path | None = None) -> Generator[Company]:
+    """Makes what stands beside a gateway, which is nothing unless chaos is enabled.
+
+    Args:
+        config: The configuration as it was read.
+        orders_file: The changes of a run that starts this gateway.
+
+    Raises:
+        ConfigError: The orders can't be used.
+    """
+    orders = Orders(state_dir=str(config.chaos.state_dir))
+    if orders_file is not None:
+        orders = read_orders(orders_file)
+        config = applied(orders, config)
+    if not config.chaos.enabled:
+        yield Company(config)
+        return
+    if orders.planted and orders.planted not in LIVE_BUGS:
+        raise ConfigError(f"no planted bug is called {orders.planted!r}")
+    witness = Witness()
+    with contextlib.ExitStack() as stack:
+        if orders.planted:
+            stack.enter_context(planted(LIVE_BUGS[orders.planted]))
+        if orders_file is not None:
+            hosts = stub_factory if orders.stub_hosts else wedgeable_factory
+            stack.enter_context(put_in_place([Patch(*FACTORY, hosts)]))
+        yield Company(config, witness, _beside(witness, orders))
+
+
+def _beside(witness: Witness, orders: Orders) -> Beside:
+    @contextlib.asynccontextmanager
+    async def beside(system: System) -> AsyncGenerator[None]:
+        witness.watch(list(system.deployments.values()))
+        service = Service(system, witness, orders.planted)
+        async with service.listening(Path(orders.state_dir)):
+            yield
+
+    return beside

@@ -1,0 +1,81 @@
+"""Looks on inside the gateway and tells whoever follows what passes, as lines of a journal.
+
+Nobody follows most of the time; then a passage costs one comparison. A follower who doesn't read is
+let go, so that nothing piles up here.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from orchestrator.chaos.journal import Event, Journal, Kind
+from orchestrator.chaos.simulation.caller import outcome_of
+from orchestrator.chaos.simulation.plan import Injection
+from orchestrator.chaos.simulation.recorder import Recorder
+from orchestrator.deployment import RunningDeployment
+from orchestrator.errors import describe
+from orchestrator.events import Failed
+from orchestrator.points import Passage, Point
+from orchestrator.request import PriorityRequest
+
+Tell = Callable[[bytes], None]
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+class Witness:
+    """The observer of a gateway that may be broken."""
+
+    def __init__(self) -> None:
+        self._followers: dict[Tell, None] = {}
+        journal = Journal(time.perf_counter, sink=self._tell)
+        self._journal = journal
+        self._recorder = Recorder(journal, (), _fires_nothing)
+
+    def __repr__(self) -> str:
+        return f"<Witness, {len(self._followers)} followers>"
+
+    def watch(self, deployments: Sequence[RunningDeployment]) -> None:
+        """Names the deployments, once they are built and before they start."""
+        self._recorder.watch(deployments)
+
+    def follow(self, tell: Tell) -> Callable[[], None]:
+        """Lets someone follow from now on; returns what ends it."""
+        self._followers[tell] = None
+        return lambda: self._followers.pop(tell, None) and None
+
+    def __call__(self, passage: Passage) -> None:
+        """Notes a passage, if anybody follows."""
+        if not self._followers:
+            return
+        self._recorder(passage)
+        if passage.point is Point.SUBMIT_REGISTERED and passage.request is not None:
+            request = passage.request
+            if not request.attempts:  # the first deployment that takes it
+                request.channel.watch(lambda: self._ended(request))
+
+    def _ended(self, request: PriorityRequest) -> None:
+        ending = request.channel.ending
+        if ending is None:
+            return
+        more: dict[str, str | int] = {}
+        if isinstance(ending, Failed):
+            error = ending.error
+            more = {
+                "code": error.code,
+                "scope": error.scope,
+                "cause": describe(error.root_cause),
+                "attempts": len(request.attempts),
+            }
+        self._journal.record(
+            Kind.TERMINAL, request=request.request_id, more=more, outcome=outcome_of(ending)
+        )
+
+    def _tell(self, event: Event) -> None:
+        line = _encoder.encode(event) + b"\n"
+        for tell in tuple(self._followers):
+            tell(line)
+
+
+def _fires_nothing(_injection: Injection, _request: PriorityRequest | None) -> None:
+    """No fault follows a passage here."""

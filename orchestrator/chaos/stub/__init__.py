@@ -1,0 +1,1 @@
+"""Stand-ins for models and providers whose every token is known beforehand."""
