@@ -177,8 +177,14 @@ def test_a_fault_of_a_runner_is_told_in_the_words_of_its_kind(runner: str, told:
     [
         ("", "x.yaml:1: the file is empty; deployments is missing"),
         ("# nothing\n", "x.yaml:1: the file is empty; deployments is missing"),
-        ("[]", "x.yaml:1: found a list, a section of server, deployments, routes and chaos is allowed"),
-        ("word", 'x.yaml:1: found "word", a section of server, deployments, routes and chaos is allowed'),
+        (
+            "[]",
+            "x.yaml:1: found a list, a section of server, deployments, routes and chaos is allowed",
+        ),
+        (
+            "word",
+            'x.yaml:1: found "word", a section of server, deployments, routes and chaos is allowed',
+        ),
         ("server: {}", "x.yaml:1: deployments: missing; The models by name, at least one"),
         ("deployments: {}", "x.yaml:1: deployments: empty; at least one is needed"),
         ("deployments:", "x.yaml:1: deployments: found null, a section is allowed"),

@@ -77,8 +77,9 @@ class Chaos(Section):
 
     enabled: bool = False
     """Whether `orchestrator chaos` may attach, look inside, kill models and block the loop."""
-    state_dir: Annotated[Path, folder_place()] = Path("chaos-state")
-    """Folder for the socket through which it attaches; only this user may enter it."""
+    state_dir: Annotated[Path, folder_place()] | None = None
+    """Folder for the socket through which it attaches, which only this user may enter; null is
+    chaos-state in the working directory."""
 
 
 class Torch(Section):

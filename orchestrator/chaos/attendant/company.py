@@ -18,6 +18,7 @@ from orchestrator.points import Points
 from orchestrator.wiring import System
 
 Beside = Callable[[System], AbstractAsyncContextManager[None]]
+DEFAULT_STATE_DIR = "chaos-state"
 FACTORY = ("orchestrator.runners.torch.runner", "factory")
 
 
@@ -41,7 +42,7 @@ def accompanied(config: Config, orders_file: Path | None = None) -> Generator[Co
     Raises:
         ConfigError: The orders can't be used.
     """
-    orders = Orders(state_dir=str(config.chaos.state_dir))
+    orders = Orders(state_dir=str(config.chaos.state_dir or DEFAULT_STATE_DIR))
     if orders_file is not None:
         orders = read_orders(orders_file)
         config = applied(orders, config)

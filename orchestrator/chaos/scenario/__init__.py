@@ -1,0 +1,1 @@
+"""Scenario files: one file for the simulation and for a live gateway."""
