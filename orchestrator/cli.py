@@ -1,4 +1,4 @@
-"""The command line: `orchestrator serve | check | submit`.
+"""The command line: `orchestrator serve | check | submit | usage`.
 
 A user's mistake is a line a fault on standard error, never a traceback. Exit codes: 0 done,
 1 failed, 2 the configuration or the command line is wrong, 130 interrupted.
@@ -13,6 +13,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +31,7 @@ from orchestrator.gateway.chunks import usage_object
 from orchestrator.gateway.listener import BindError
 from orchestrator.gateway.screen import folding_table, plain_console, print_findings
 from orchestrator.gateway.serve import serve as run_gateway
+from orchestrator.gateway.usage import print_usage
 from orchestrator.plan import DeploymentPlan, plan_deployments
 from orchestrator.runners.torch.locate import locate
 from orchestrator.sdk import Orchestrator
@@ -55,6 +57,18 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+class Group(StrEnum):
+    """What the rows of the ledger are added up by."""
+
+    CALLER = "caller"
+    ROUTE = "route"
+    DEPLOYMENT = "deployment"
+    MODEL = "model"
+    OUTCOME = "outcome"
+    DAY = "day"
+    MONTH = "month"
 
 
 ConfigPath = Annotated[
@@ -230,6 +244,33 @@ def submit(
             for chunk in stream:
                 print(chunk.text, end="", flush=True)
             print()
+
+
+@app.command()
+def usage(
+    config: ConfigPath = None,
+    *,
+    by: Annotated[Group, typer.Option(help="What is added up.")] = Group.CALLER,
+    since: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M"], help="From then on, in UTC."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Adds up what was asked, by the usage ledger that the configuration names.
+
+    Failed attempts are nobody's bill and stand apart. Costs that are unknown are in no sum; how
+    many there are stands under unpriced.
+
+    [bold]Examples[/bold]
+
+      orchestrator usage config/gateway.yaml --by day
+
+      orchestrator usage config/gateway.yaml --since 2026-01-01 --json
+    """
+    with _mistakes_told():
+        since_ms = 0 if since is None else int(since.replace(tzinfo=UTC).timestamp() * 1000)
+        print_usage(_read(config), by.value, since_ms=since_ms, as_json=as_json)
 
 
 def main() -> None:

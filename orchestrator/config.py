@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.config import JsonDict
 
 from orchestrator.errors import ConfigError
+from orchestrator.reading.accounts import Budget, Ledger, Price
 from orchestrator.reading.credentials import Fetched, OAuth2
 from orchestrator.reading.faults import findings_in, nearest, path_text, report, shown
 from orchestrator.reading.presets import PRESETS, inferred
@@ -32,6 +33,7 @@ from orchestrator.reading.sections import (
     Breaker,
     Chaos,
     Limits,
+    NonEmpty,
     Queue,
     Retry,
     Section,
@@ -121,6 +123,16 @@ class Config(Section):
     """Further model names for callers, each with the deployments that serve it."""
     chaos: Chaos = Chaos()
 
+    prices: Annotated[
+        Mapping[NonEmpty, Price], Field(json_schema_extra={"additionalProperties": False})
+    ] = Field(default={})
+    """What models cost, by their names' beginnings: the longest that fits is a model's price."""
+    budgets: Annotated[tuple[Budget, ...], Field(strict=False)] = ()
+    """What may be spent."""
+    ledger: Ledger | None = None
+    """Where usage is written down; without this section it isn't, and budgets begin anew at each
+    start."""
+
     @property
     def all_routes(self) -> dict[str, tuple[str, ...]]:
         """Deployments by every model name that a caller may use, the file's routes first."""
@@ -130,11 +142,20 @@ class Config(Section):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What works but should be mended, a line each."""
-        return tuple(
+        secrets = tuple(
             f"{path_text(path)}: the secret stands in the file; use {{env: NAME}} or {{file: PATH}}"
             for path, secret in self._secrets()
             if secret.origin == "inline"
         )
+        return (*secrets, *self._unpriced())
+
+    def _unpriced(self) -> Iterator[str]:
+        if not any(budget.usd is not None for budget in self.budgets):
+            return
+        for name, deployment in self.deployments.items():
+            model = deployment.runner.model
+            if not any(model.startswith(known) for known in self.prices):
+                yield f"deployments.{name}: prices has none for {model}: no budget in USD counts it"
 
     def _secrets(self) -> Iterator[tuple[tuple[str, ...], Secret]]:
         for name, deployment in self.deployments.items():
@@ -208,6 +229,7 @@ def parse(
         findings = [Finding(line=1, path=(), text="the file is empty; deployments is missing")]
     elif document.data is not None:
         findings += _route_findings(document)
+        findings += _budget_findings(document)
         around = Surroundings(folder or Path.cwd(), os.environ if environ is None else environ)
         try:
             config = Config.model_validate(document.data, context=around)
@@ -292,3 +314,17 @@ def _route_findings(document: Document) -> Iterator[Finding]:
             elif name in names[:index]:
                 text = f"{shown(name)} is listed twice"
                 yield Finding(line=document.line_of(place), path=place, text=text)
+
+
+def _budget_findings(document: Document) -> Iterator[Finding]:
+    """Checks that what budgets limit is there; whoever calls is known to keys alone."""
+    root = section_of(document.data)
+    deployments, routes = section_of(root.get("deployments")), section_of(root.get("routes"))
+    known = {"deployment": deployments, "route": {**routes, **deployments}}
+    for index, budget in enumerate(list_of(root.get("budgets"))):
+        for scope, names in known.items():
+            name = section_of(budget).get(scope)
+            if isinstance(name, str) and name != "*" and name not in names:
+                path = ("budgets", index, scope)
+                text = f"no {scope} {shown(name)}; {nearest(name, names)}"
+                yield Finding(line=document.line_of(path), path=path, text=text)

@@ -12,6 +12,8 @@ can't end an engine.
     │   ├── RequestTooLargeError          413
     │   ├── ModelNotFoundError            404
     │   ├── QueueFullError                429
+    │   ├── BudgetExceededError           429
+    │   ├── LedgerUnavailableError        503
     │   ├── DeadlineExceededError         504
     │   ├── RequestCanceledError          499
     │   ├── SlowConsumerError             499
@@ -159,6 +161,22 @@ class QueueFullError(RequestError):
     code = "queue_full"
     kind = "rate_limit_error"
     fails_over = True
+
+
+class BudgetExceededError(RequestError):
+    """What the caller, the route or the deployment may spend is spent until `retry_after`."""
+
+    status_code = 429
+    code = "budget_exceeded"
+    kind = "insufficient_quota"
+
+
+class LedgerUnavailableError(RequestError):
+    """The usage ledger can't be written, and the configuration says to serve nothing then."""
+
+    status_code = 503
+    code = "ledger_unavailable"
+    kind = "server_error"
 
 
 class DeadlineExceededError(RequestError):

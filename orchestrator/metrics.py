@@ -81,6 +81,44 @@ UNMARKED_ENDS = Counter(
     ["deployment"],
     registry=REGISTRY,
 )
+COST = Counter(
+    "orchestrator_cost_usd",
+    "What ended requests cost their callers, in USD; those without a known price are in no sum.",
+    ["route", "deployment"],
+    registry=REGISTRY,
+)
+UNBILLED_COST = Counter(
+    "orchestrator_unbilled_cost_usd",
+    "What failed attempts cost, in USD, by the tokens that were seen of them.",
+    ["deployment"],
+    registry=REGISTRY,
+)
+UNPRICED = Counter(
+    "orchestrator_unpriced_requests",
+    "Answered requests whose cost is unknown: no price of the model, or no usage.",
+    ["deployment"],
+    registry=REGISTRY,
+)
+BUDGET_EXCEEDED = Counter(
+    "orchestrator_budget_exceeded",
+    "Requests that met a budget that was used up, by its scope and `on_exceeded`.",
+    ["scope", "action"],
+    registry=REGISTRY,
+)
+LEDGER_ROWS = Counter(
+    "orchestrator_ledger_rows", "Rows that were taken into the usage ledger.", registry=REGISTRY
+)
+LEDGER_FAILURES = Counter(
+    "orchestrator_ledger_failures",
+    "Failures of the ledger: at its start (`open`), of its spool or of its SQLite file (`store`).",
+    ["step"],
+    registry=REGISTRY,
+)
+LEDGER_LOST = Counter(
+    "orchestrator_ledger_lost_rows",
+    "Rows that could not be kept until the ledger could be written again.",
+    registry=REGISTRY,
+)
 READY = Gauge(
     "orchestrator_ready",
     "1 while the deployment would serve a request, else 0.",
@@ -219,6 +257,11 @@ def for_deployment(deployment: str) -> DeploymentMeters:
 def for_route(route: str) -> RouteMeters:
     """The meters of a route; made once."""
     return RouteMeters(route)
+
+
+def budget_exceeded(scope: str, action: str) -> None:
+    """A request met a budget that was used up."""
+    BUDGET_EXCEEDED.labels(scope, action).inc()
 
 
 def exposition() -> bytes:

@@ -5,6 +5,7 @@ gets the very same system.
 """
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,8 +13,13 @@ from pathlib import Path
 from typing import TypedDict, assert_never
 
 from orchestrator import config as sections
+from orchestrator import metrics
+from orchestrator.accounts import Accounts, Tariff
 from orchestrator.actors.supervisor import Supervision
 from orchestrator.config import Config
+from orchestrator.ledger.ledger import Ledger, LedgerSettings
+from orchestrator.policies.budget import EACH, Budget, Budgets, Scope
+from orchestrator.policies.pricing import Price, PriceTable
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.reading.credentials import Fetched, Google, OAuth2
@@ -75,6 +81,55 @@ def plan_deployments(
     """
     plans = [_plan(name, section, on_progress) for name, section in config.deployments.items()]
     return plans, {name: route.deployments for name, route in config.routes.items()}
+
+
+def plan_accounts(config: Config) -> Accounts | None:
+    """Makes the books that a configuration asks for; None if it asks for none.
+
+    A ledger that can't be used is told when it is opened, not here.
+    """
+    if config.ledger is None and not config.budgets and not config.prices:
+        return None
+    prices = PriceTable({name: _price(section) for name, section in config.prices.items()})
+    ledger = config.ledger
+    return Accounts(
+        {
+            name: Tariff(model=section.runner.model, price=prices.find(section.runner.model))
+            for name, section in config.deployments.items()
+        },
+        budgets=(
+            Budgets(map(_budget, config.budgets), time.time, on_exceeded=metrics.budget_exceeded)  # noqa: TID251 - the calendar's time
+            if config.budgets
+            else None
+        ),
+        ledger=(
+            Ledger(LedgerSettings(path=ledger.path, on_failure=ledger.on_failure))
+            if ledger
+            else None
+        ),
+        clock=time.time,  # noqa: TID251 - the ledger's rows carry the calendar's time
+    )
+
+
+def _price(section: sections.Price) -> Price:
+    return Price(
+        input=section.input,
+        cached_input=section.input if section.cached_input is None else section.cached_input,
+        output=section.output,
+        reasoning=section.output if section.reasoning is None else section.reasoning,
+    )
+
+
+def _budget(section: sections.Budget) -> Budget:
+    scope: Scope = "caller" if section.caller else "route" if section.route else "deployment"
+    return Budget(
+        scope=scope,
+        name=section.caller or section.route or section.deployment or EACH,
+        per=section.per,
+        nano_usd=section.usd,
+        tokens=section.tokens,
+        on_exceeded=section.on_exceeded,
+    )
 
 
 def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> DeploymentPlan:

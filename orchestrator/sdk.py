@@ -26,7 +26,7 @@ import uvloop
 from orchestrator.channel import Channel
 from orchestrator.config import Config, embedded_default, load
 from orchestrator.errors import InvalidRequestError
-from orchestrator.plan import plan_deployments
+from orchestrator.plan import plan_accounts, plan_deployments
 from orchestrator.request import (
     Message,
     Priority,
@@ -64,7 +64,7 @@ class Orchestrator:
 
     def __init__(self, config: Config) -> None:
         self._set_up(
-            System(*plan_deployments(config)),
+            System(*plan_deployments(config), accounts=plan_accounts(config)),
             default_model=next(iter(config.all_routes)),
             drain=config.server.drain,
         )

@@ -5,6 +5,7 @@ import itertools
 import logging
 from collections.abc import Mapping, Sequence
 
+from orchestrator.accounts import Accounts
 from orchestrator.actors.monitor import LoopMonitor
 from orchestrator.deployment import DeploymentHealth, RunningDeployment
 from orchestrator.errors import LoopBlockedError
@@ -24,6 +25,7 @@ class System:
         routes: Further routes: deployments by name, in failover order.
         monitored: Whether a thread watches the loop; a simulated loop has no threads.
         points: Told of every passage of a point, if anybody looks on.
+        accounts: Enters what each request costs; None if nobody asks.
     """
 
     def __init__(
@@ -33,7 +35,9 @@ class System:
         *,
         monitored: bool = True,
         points: Points | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
+        self._accounts = accounts
         self._monitored = monitored
         self._monitor: LoopMonitor | None = None
         next_epoch = itertools.count(1).__next__
@@ -41,7 +45,9 @@ class System:
             plan.name: RunningDeployment(plan, next_epoch, points) for plan in plans
         }
         orders = dict(routes or {}) | {name: [name] for name in self._deployments}
-        self.router = Router({name: self._route(name, order) for name, order in orders.items()})
+        self.router = Router(
+            {name: self._route(name, order) for name, order in orders.items()}, accounts
+        )
 
     @property
     def deployments(self) -> Mapping[str, RunningDeployment]:
@@ -50,6 +56,8 @@ class System:
 
     def start(self) -> None:
         """Starts every deployment; returns while their runners are still getting ready."""
+        if self._accounts is not None:
+            self._accounts.start()  # it may read for a while, so it comes before all that must move
         for deployment in self._deployments.values():
             deployment.start()
         if self._monitored:
@@ -102,6 +110,8 @@ class System:
             deployment.inflight.stop()
         for deployment in self._deployments.values():
             await deployment.aclose()
+        if self._accounts is not None:
+            self._accounts.stop()
 
     def _watch_the_loop(self) -> None:
         self._monitor = LoopMonitor(asyncio.get_running_loop(), self._loop_was_blocked)
@@ -124,7 +134,9 @@ class System:
                 Deployment(
                     name=d.plan.name,
                     inflight=d.inflight,
-                    inspect=d.inspect,
+                    inspect=self._accounts.guard(d.plan.name, d.inspect)
+                    if self._accounts
+                    else d.inspect,
                     ready=lambda d=d: d.ready,
                 )
                 for d in deployments

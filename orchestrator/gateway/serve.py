@@ -25,7 +25,7 @@ from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.connection import ConnectionLimits, room_for
 from orchestrator.gateway.listener import Listener, bind
 from orchestrator.gateway.screen import Screen
-from orchestrator.plan import plan_deployments
+from orchestrator.plan import plan_accounts, plan_deployments
 from orchestrator.points import Points
 from orchestrator.wiring import System
 
@@ -75,7 +75,8 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     screen = Screen(loop.time)
-    system = System(*plan_deployments(config, screen.progress), points=points)
+    plans = plan_deployments(config, screen.progress)
+    system = System(*plans, points=points, accounts=plan_accounts(config))
     gateway = Gateway(
         system,
         max_body=config.server.max_body,

@@ -7,6 +7,7 @@ spelling that was probably meant. A unit is always written; a bare number never 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
@@ -15,6 +16,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
+MAX_USD = 1_000_000
 DURATION_PATTERN = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
 SIZE_PATTERN = r"^[0-9]+(B|KiB|MiB|GiB)$"
 
@@ -82,6 +84,20 @@ def whole(low: int, high: int) -> Value:
         raise not_allowed(f"a whole number from {low} to {high}", hint)
 
     return Value(read, {"type": "integer", "minimum": low, "maximum": high})
+
+
+def money(places: int) -> Value:
+    """An amount of USD, 0 or more, kept as a whole number of 10^-`places` USD."""
+
+    def read(value: object, _: ValidationInfo) -> int:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_USD:
+            # what YAML has read as 0.15 is written 0.15 again, and that is what was meant
+            amount = Decimal(str(value)).scaleb(places)
+            if amount == amount.to_integral_value():
+                return int(amount)
+        raise not_allowed(f"USD from 0 to {MAX_USD}, with up to {places} digits after the point")
+
+    return Value(read, {"type": "number", "minimum": 0, "maximum": MAX_USD})
 
 
 def seconds(low: float = 0.001, high: float = 86400.0) -> Value:

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from itertools import islice
 
 from orchestrator import metrics
+from orchestrator.accounts import Accounts
 from orchestrator.errors import (
     DeadlineExceededError,
     EngineDrainingError,
@@ -39,10 +40,12 @@ class Router:
 
     Args:
         routes: By name.
+        accounts: Enters what each request costs; None if nobody asks.
     """
 
-    def __init__(self, routes: Mapping[str, Route]) -> None:
+    def __init__(self, routes: Mapping[str, Route], accounts: Accounts | None = None) -> None:
         self._routes = routes
+        self._accounts = accounts
         self._inspections: dict[asyncio.Task[None], PriorityRequest] = {}
 
     @property
@@ -89,6 +92,8 @@ class Router:
         request.deadline = request.accepted_at + (request.timeout or route.timeout)
         _arm_deadline(request)
         _observe_ending(request, metrics.for_route(route.name))
+        if self._accounts is not None:
+            self._accounts.open(request, [deployment.name for deployment in route.deployments])
         able, waiting = _inspect(route, request)
         if waiting:
             self._finish_inspection(request, able, waiting)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
+from orchestrator.accounts import Accounts
 from orchestrator.actors.supervisor import Supervision
 from orchestrator.channel import Channel
 from orchestrator.errors import OrchestratorError
@@ -121,6 +122,7 @@ async def running(
     *,
     ready: bool = True,
     monitored: bool = False,
+    accounts: Accounts | None = None,
     **settings: Unpack[Settings],
 ) -> AsyncGenerator[System]:
     """A started system with a deployment per stage, ready if that is wanted; closed at the end."""
@@ -128,7 +130,7 @@ async def running(
         DeploymentPlan(name=name, factory=stage.factory(), **settings)
         for name, stage in stages.items()
     ]
-    system = System(plans, routes, monitored=monitored)
+    system = System(plans, routes, monitored=monitored, accounts=accounts)
     system.start()
     try:
         if ready:

@@ -1,0 +1,1 @@
+"""The usage ledger: one row for each request that has ended, whatever kills the process."""
