@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from orchestrator import metrics
 from orchestrator.errors import InternalError, OrchestratorError
+from orchestrator.gateway.anthropic.messages import MESSAGES
 from orchestrator.gateway.chat import CHAT
 from orchestrator.gateway.document import NO_SUCH_MODEL, add_chat_route
 from orchestrator.gateway.exchange import KEEP_ALIVE, LINGER, Exchange
@@ -40,7 +41,7 @@ from orchestrator.wiring import System
 logger = logging.getLogger(__name__)
 
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
-APIS = (CHAT,)
+APIS = (CHAT, MESSAGES)
 """All that is posted to."""
 CODES = {404: "not_found", 405: "method_not_allowed"}
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from orchestrator.events import Finished, TokenChunk
 from orchestrator.gateway.answer import whole_answer
 from orchestrator.gateway.api import Api, Call, StreamWriter
-from orchestrator.gateway.chat_request import TIMEOUT_HEADER, read_call
+from orchestrator.gateway.chat_request import read_call
 from orchestrator.gateway.chunks import ChunkWriter
+from orchestrator.gateway.members import TIMEOUT_HEADER
 from orchestrator.gateway.visit import Visit
 
 CHAT_PATH = "/v1/chat/completions"

@@ -10,8 +10,8 @@ from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import Abilities, SlotFactory, accept_anything
 from orchestrator.runners.lease import Lease, Step
 
-Line = str | BaseException | asyncio.Event | float | Finished
-"""A token; an error to raise; an event to wait for; seconds to sleep; an ending."""
+Line = str | TokenChunk | BaseException | asyncio.Event | float | Finished
+"""A token; a chunk; an error to raise; an event to wait for; seconds to sleep; an ending."""
 
 DONE = Finished(FinishReason.STOP, Usage(prompt_tokens=1, completion_tokens=1))
 
@@ -99,11 +99,11 @@ class ScriptedRunner:
         try:
             for line in stage.script(request, call):
                 match line:
-                    case str():
+                    case str() | TokenChunk():
                         if lease.step is Step.FIRST_TOKEN:
                             lease.arm(Step.NEXT_TOKEN)
                         lease.progress()
-                        yield TokenChunk(line)
+                        yield TokenChunk(line) if isinstance(line, str) else line
                     case asyncio.Event():
                         await line.wait()
                     case int() | float():

@@ -1,0 +1,231 @@
+"""A body's members: decoded, typed and bounded, whichever API it is for.
+
+Rules:
+    1. Types are strict: a number is no boolean, a text is no number, NaN is no JSON at all.
+    2. Every refusal names the field.
+    3. The loop stands still while a body is read, so what it consists of is bounded: 10 MiB of text
+       are read in 10 ms, as many bytes of empty lists take five seconds.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Annotated, TypeVar, cast
+
+import msgspec
+
+from orchestrator.errors import InvalidRequestError
+
+T = TypeVar("T", bound=msgspec.Struct)
+_PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+_MISSING = re.compile(r"missing required field `(.+?)`")
+TIMEOUT_HEADER = "x-request-timeout"
+MAX_MODEL_LENGTH = 256
+MAX_MESSAGES = 4096
+MAX_PARTS = 4096
+"""Of one message."""
+MAX_ALL_PARTS = 16_384
+MAX_IMAGES = 256
+"""Also of files and of pieces of audio and video: whatever is no text."""
+MAX_UNKNOWN = 256
+MAX_VALUES = 1 << 17
+"""Values of any kind, at any depth."""
+COUNTED_FROM_BYTES = 256 << 10
+"""Smaller bodies are read within 100 ms whatever they consist of."""
+SHOWN = 100
+"""Characters of what a caller sent that an error repeats."""
+
+Anything = Annotated[object, msgspec.Meta(extra_json_schema={"description": "Any JSON value."})]
+
+MEDIA = frozenset(
+    (
+        "audio_url",
+        "document",
+        "file",
+        "image",
+        "image_url",
+        "input_audio",
+        "input_file",
+        "input_image",
+        "video_url",
+    )
+)
+"""Types of content parts that are no text, in any API's words."""
+
+_bodies = msgspec.json.Decoder(dict[str, object])
+_HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
+# a text without its end reaches to the body's, or each quote in it would be tried anew
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
+
+
+class _MessagesAlone(msgspec.Struct):
+    messages: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+_messages_alone = msgspec.json.Decoder(_MessagesAlone)
+_items = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def members(body: bytes, kind: type[T]) -> tuple[T, dict[str, object]]:
+    """Reads a body.
+
+    Args:
+        body: The whole body.
+        kind: Its fields that mean something here.
+
+    Returns:
+        Those fields, and all others.
+
+    Raises:
+        InvalidRequestError: It can't be read, or a field is of another type; `param` names it.
+    """
+    try:
+        if len(body) > COUNTED_FROM_BYTES and _consists_of_too_much(body):
+            too_much = _too_much(body)
+            raise too_much
+        found = _bodies.decode(body)
+        given = msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        mistake = _wrong_type(body, kind, error)
+        raise mistake from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        if "surrogate" in text or ("truncated" in text and _HALF.search(body[-16:])):
+            text = (
+                "a text of it ends in half a character, a lone surrogate, so it isn't valid UTF-8"
+            )
+        raise InvalidRequestError(f"the body is no JSON that can be read: {text}") from None
+    return given, {
+        name: value for name, value in found.items() if name not in kind.__struct_fields__
+    }
+
+
+def _consists_of_too_much(body: bytes) -> bool:
+    # each value but the first follows one of the three; a text may hold them, too
+    if _marks(body) <= MAX_VALUES:
+        return False
+    # only as many texts are cut out as a body may have
+    if body.count(b'"') - body.count(b'\\"') > 4 * MAX_VALUES:
+        return True
+    return _marks(_TEXT.sub(b"", body)) > MAX_VALUES
+
+
+def _marks(body: bytes) -> int:
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
+def _too_much(body: bytes) -> InvalidRequestError:
+    try:
+        messages = len(_items.decode(_messages_alone.decode(body).messages))
+    except msgspec.ValidationError:  # no list, and no matter with a body like this
+        messages = 0
+    if messages > MAX_MESSAGES:
+        return _too_many_messages(messages)
+    return InvalidRequestError(
+        f"the body has more than {MAX_VALUES} values, those within lists and objects included"
+    )
+
+
+def _too_many_messages(count: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"messages has {count} messages; {MAX_MESSAGES} are the most", param="messages"
+    )
+
+
+def check_bounds(
+    model: str, messages: Sequence[Mapping[str, object]], extra: Mapping[str, object]
+) -> None:
+    """Looks whether a request consists of too much.
+
+    Raises:
+        InvalidRequestError: It does; `param` names what.
+    """
+    if len(model) > MAX_MODEL_LENGTH:
+        raise InvalidRequestError(
+            f"model has more than {MAX_MODEL_LENGTH} characters", param="model"
+        )
+    if len(messages) > MAX_MESSAGES:
+        too_many = _too_many_messages(len(messages))
+        raise too_many
+    all_parts = images = 0
+    for index, message in enumerate(messages):
+        content = message.get("content")
+        if not isinstance(content, list):
+            continue
+        parts = len(cast("list[object]", content))
+        all_parts += parts
+        images += sum(_is_media(part) for part in cast("list[object]", content))
+        if parts > MAX_PARTS:
+            place = f"messages[{index}].content"
+            raise InvalidRequestError(
+                f"{place} has {parts} parts; {MAX_PARTS} are the most", param=place
+            )
+    if all_parts > MAX_ALL_PARTS:
+        raise InvalidRequestError(
+            f"messages has {all_parts} content parts; {MAX_ALL_PARTS} are the most",
+            param="messages",
+        )
+    if images > MAX_IMAGES:
+        raise InvalidRequestError(
+            f"messages has {images} images and files; {MAX_IMAGES} are the most", param="messages"
+        )
+    if len(extra) > MAX_UNKNOWN:
+        name = next(islice(extra, MAX_UNKNOWN, None))[:SHOWN]
+        raise InvalidRequestError(
+            f"the body has {len(extra)} fields beside those known here; {MAX_UNKNOWN} are the most,"
+            f" and {name!r} is one too many",
+            param=name,
+        )
+
+
+def _is_media(part: object) -> bool:
+    return isinstance(part, dict) and cast("dict[str, object]", part).get("type") in MEDIA
+
+
+def _wrong_type(
+    body: bytes, kind: type[msgspec.Struct], error: msgspec.ValidationError
+) -> InvalidRequestError:
+    text = str(error)
+    if "$[...]" in text:
+        # without its struct msgspec can't name the field of a number that is out of range
+        try:
+            msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError as named:
+            text = str(named)
+    place, missing = _PLACE.search(text), _MISSING.search(text)
+    path = place[1] if place else ""
+    if missing:
+        path = f"{path}.{missing[1]}" if path else missing[1]
+        return InvalidRequestError(f"{path} is missing", param=path)
+    what = _PLACE.sub("", text).replace("`", "").replace(" | ", " or ")
+    what = what[:1].lower() + what[1:]
+    return InvalidRequestError(f"{path or 'the body'}: {what}", param=path or None)
+
+
+def _seconds(header: str | None) -> float | None:
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InvalidRequestError(
+            f"the header {TIMEOUT_HEADER} must be a number of seconds above 0",
+            param=TIMEOUT_HEADER,
+        )
+    return seconds
+
+
+def shorter(one: float | None, header: str | None) -> float | None:
+    """The shorter of a body's deadline and the header's, in seconds.
+
+    Raises:
+        InvalidRequestError: The header is no number above 0.
+    """
+    other = _seconds(header)
+    if one is None or other is None:
+        return other if one is None else one
+    # a deadline of 0 or less is refused where the request is made, so it must stay the shorter
+    return min(one, other)
