@@ -29,6 +29,8 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     """Tokens in this chunk, as far as the runner can count them."""
     fields: Mapping[str, object] | None = None
     """Members of the provider's delta besides `content` (tool calls, reasoning), untouched."""
+    index: int = 0
+    """Which answer it belongs to, where the request wants several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class Usage:
     """Part of the prompt that was served from a cache."""
     reasoning_tokens: int = 0
     """Part of the completion that was spent on reasoning."""
+    estimated: bool = False
+    """The provider told nothing, so it was counted here, by the length of the texts."""
 
     @property
     def total_tokens(self) -> int:
@@ -54,6 +58,14 @@ class Finished:
 
     finish_reason: FinishReason
     usage: Usage | None = None
+    """Of all answers together."""
+    others: tuple[FinishReason, ...] = ()
+    """Of the further answers, from the second on, where the request wants several."""
+
+    @property
+    def finish_reasons(self) -> tuple[FinishReason, ...]:
+        """Of each answer, the first included."""
+        return (self.finish_reason, *self.others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 512
 MAX_SEED = 2**63 - 1
 MAX_NAME = 256
+MAX_ANSWERS = 128
 MAX_TIMEOUT = 30 * 86_400.0
 BYTES_PER_TOKEN = 4
 DEFAULT_ANSWER_TOKENS = 256
@@ -154,6 +155,8 @@ class SamplingParams:
     """-2 to 2."""
     frequency_penalty: float | None = None
     """-2 to 2."""
+    n: int = 1
+    """Answers to the same messages, 1 to 128."""
 
     def __post_init__(self) -> None:
         """Checks ranges.
@@ -169,6 +172,7 @@ class SamplingParams:
         _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _check_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
         _check_integer("seed", self.seed, 0, MAX_SEED)
+        _check_integer("n", self.n, 1, MAX_ANSWERS)
         if len(self.stop) > MAX_STOPS:
             raise InvalidRequestError(f"stop takes at most {MAX_STOPS} texts", param="stop")
         for text in cast("tuple[object, ...]", self.stop):  # a caller may have no type checker
@@ -283,5 +287,6 @@ class PriorityRequest:
 
     @property
     def estimated_tokens(self) -> int:
-        """Prompt and the longest answer; what a permit reserves."""
-        return self.estimated_prompt_tokens + (self.sampling.max_tokens or DEFAULT_ANSWER_TOKENS)
+        """Prompt and the longest answer, or all of them; what a permit reserves."""
+        longest = self.sampling.max_tokens or DEFAULT_ANSWER_TOKENS
+        return self.estimated_prompt_tokens + longest * self.sampling.n

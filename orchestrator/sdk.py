@@ -53,6 +53,7 @@ class Sampling(TypedDict, total=False):
     stop: str | Sequence[str] | None
     presence_penalty: float | None
     frequency_penalty: float | None
+    n: int | None
 
 
 class Orchestrator:
@@ -318,4 +319,5 @@ def _sampling(given: Sampling) -> SamplingParams:
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         presence_penalty=given.get("presence_penalty"),
         frequency_penalty=given.get("frequency_penalty"),
+        n=1 if (answers := given.get("n")) is None else answers,
     )

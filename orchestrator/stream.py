@@ -23,6 +23,14 @@ LOOK_AGAIN = 1.0
 """Seconds after which a reader on another thread looks whether the engines' loop is still there."""
 
 
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A further answer to the same messages."""
+
+    text: str
+    finish_reason: FinishReason
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A whole answer."""
@@ -31,6 +39,8 @@ class Answer:
     finish_reason: FinishReason
     usage: Usage | None
     attempts: Sequence[AttemptRecord]
+    others: Sequence[Alternative] = ()
+    """The further ones, where `n` asked for several."""
 
 
 class TokenStream:
@@ -47,6 +57,8 @@ class TokenStream:
         self._ready: Iterator[TokenChunk] = iter(())
         self._ending: Ending | None = None
         self._texts: list[str] = []
+        self._others: dict[int, list[str]] = {}
+        """Texts of the further answers, by their place."""
         self._reading = threading.Lock()
         self._receiving: Future[Received] | None = None
         self._question: Coroutine[Any, Any, Received] | None = None
@@ -158,6 +170,10 @@ class TokenStream:
             finish_reason=self._ending.finish_reason,
             usage=self._ending.usage,
             attempts=self.attempts,
+            others=[
+                Alternative("".join(self._others.get(place, ())), reason)
+                for place, reason in enumerate(self._ending.others, start=1)
+            ],
         )
 
     @contextlib.contextmanager
@@ -223,7 +239,12 @@ class TokenStream:
     def _take(self, chunks: list[TokenChunk], ending: Ending | None) -> None:
         self._taken = None
         self._ready = iter(chunks)
-        self._texts += [chunk.text for chunk in chunks]
+        if self._request.sampling.n == 1:
+            self._texts += [chunk.text for chunk in chunks]
+        else:
+            for chunk in chunks:
+                texts = self._others.setdefault(chunk.index, []) if chunk.index else self._texts
+                texts.append(chunk.text)
         self._ending = ending
 
     def _end_if_due(self, stop: type[Exception]) -> None:

@@ -19,11 +19,11 @@ from orchestrator.errors import (
     RequestCanceledError,
     UpstreamServerError,
 )
-from orchestrator.events import FinishReason, TokenChunk
+from orchestrator.events import Finished, FinishReason, TokenChunk
 from orchestrator.plan import DeploymentPlan
 from orchestrator.request import Message
 from orchestrator.sdk import Orchestrator
-from orchestrator.stream import TokenStream
+from orchestrator.stream import Alternative, TokenStream
 from orchestrator.wiring import System
 from tests.fakes.scripted import DONE, Line, Stage
 from tests.fakes.systems import make_request
@@ -88,6 +88,17 @@ def test_the_whole_answer_comes_as_text_or_result() -> None:
 
     assert text == "ab"
     assert (result.text, result.finish_reason, result.usage) == ("ab", "stop", DONE.usage)
+
+
+def test_several_answers_come_as_a_result_with_others() -> None:
+    finished = Finished(FinishReason.STOP, None, (FinishReason.LENGTH,))
+    pieces = (TokenChunk("a"), TokenChunk("x", index=1), TokenChunk("b"), finished)
+
+    with over(answering(*pieces)) as orchestrator:
+        answer = orchestrator.submit("hi", n=2).result()
+
+    assert (answer.text, answer.finish_reason) == ("ab", FinishReason.STOP)
+    assert answer.others == [Alternative("x", FinishReason.LENGTH)]
 
 
 def test_the_result_holds_what_was_iterated_over_before() -> None:

@@ -5,7 +5,7 @@ from typing import cast
 
 import msgspec
 
-from orchestrator.events import Finished, TokenChunk
+from orchestrator.events import Finished, FinishReason, TokenChunk
 from orchestrator.gateway.chunks import LOGPROBS, usage_object
 
 
@@ -18,27 +18,41 @@ def whole_answer(
     created: int,
 ) -> bytes:
     """Returns the JSON of a complete answer."""
-    fields = merge_fields([chunk.fields for chunk in chunks if chunk.fields is not None])
-    logprobs = fields.pop(LOGPROBS, None)
-    text = "".join(chunk.text for chunk in chunks)
-    # an answer that only calls tools has no content, which is not the same as an empty one
-    content = None if not text and fields.get("tool_calls") else text
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": content} | fields,
-        "logprobs": logprobs,
-        "finish_reason": finished.finish_reason.value,
-    }
+    each: list[Sequence[TokenChunk]] = [chunks]
+    if finished.others:
+        each = _apart(chunks, len(finished.finish_reasons))
+    choices = map(_choice, range(len(each)), each, finished.finish_reasons)
     return msgspec.json.encode(
         {
             "id": completion_id,
             "object": "chat.completion",
             "created": created,
             "model": model,
-            "choices": [choice],
+            "choices": list(choices),
             "usage": usage_object(finished.usage),
         }
     )
+
+
+def _apart(chunks: Sequence[TokenChunk], count: int) -> list[Sequence[TokenChunk]]:
+    each: list[list[TokenChunk]] = [[] for _ in range(count)]
+    for chunk in chunks:
+        each[chunk.index].append(chunk)
+    return [*each]
+
+
+def _choice(index: int, chunks: Sequence[TokenChunk], reason: FinishReason) -> dict[str, object]:
+    fields = merge_fields([chunk.fields for chunk in chunks if chunk.fields is not None])
+    logprobs = fields.pop(LOGPROBS, None)
+    text = "".join(chunk.text for chunk in chunks)
+    # an answer that only calls tools has no content, which is not the same as an empty one
+    content = None if not text and fields.get("tool_calls") else text
+    return {
+        "index": index,
+        "message": {"role": "assistant", "content": content} | fields,
+        "logprobs": logprobs,
+        "finish_reason": reason.value,
+    }
 
 
 def merge_fields(deltas: Sequence[Mapping[str, object]]) -> dict[str, object]:

@@ -29,6 +29,7 @@ def read(body: bytes, visit: Visit) -> Call:
             model=model,
             created=now(),
             include_usage=call.include_usage,
+            several=call.request.sampling.n > 1,
         )
 
     def whole(chunks: Sequence[TokenChunk], finished: Finished) -> bytes:

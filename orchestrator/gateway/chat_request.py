@@ -67,8 +67,6 @@ def read_call(body: bytes, request_id: str, timeout: str | None = None) -> ChatC
     given, extra = members(body, ChatCompletionRequest)
     check_bounds(given.model, given.messages, extra)
     stream = bool(given.stream)
-    if given.n not in {None, 1}:
-        raise InvalidRequestError("n must be 1: there is one answer to a request", param="n")
     if given.stream_options is not None and not stream:
         raise InvalidRequestError("stream_options needs stream: true", param="stream_options")
     request = PriorityRequest(
@@ -105,4 +103,5 @@ def _sampling(given: ChatCompletionRequest) -> SamplingParams:
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         presence_penalty=given.presence_penalty,
         frequency_penalty=given.frequency_penalty,
+        n=1 if given.n is None else given.n,
     )

@@ -21,13 +21,16 @@ def usage_object(usage: Usage | None) -> dict[str, object] | None:
     """Usage in OpenAI's shape; None if nobody counted."""
     if usage is None:
         return None
-    return {
+    told: dict[str, object] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
+    if usage.estimated:
+        told["estimated"] = True
+    return told
 
 
 class ChunkWriter:
@@ -38,12 +41,27 @@ class ChunkWriter:
         model: The route's name, as the caller gave it.
         created: Seconds since 1970.
         include_usage: Whether a last chunk tells the usage.
+        several: Whether chunks of more than one answer come.
     """
 
-    __slots__ = ("_after", "_before", "_include_usage", "_new", "_tail", "_text_before")
+    __slots__ = (
+        "_after",
+        "_before",
+        "_begun",
+        "_include_usage",
+        "_several",
+        "_tail",
+        "_text_before",
+    )
 
     def __init__(
-        self, *, completion_id: str, model: str, created: int, include_usage: bool
+        self,
+        *,
+        completion_id: str,
+        model: str,
+        created: int,
+        include_usage: bool,
+        several: bool = False,
     ) -> None:
         head = {
             "id": completion_id,
@@ -57,23 +75,30 @@ class ChunkWriter:
         self._text_before = self._before + b'{"index":0,"delta":{"content":'
         self._after = b'},"finish_reason":null}' + self._tail
         self._include_usage = include_usage
-        self._new = True
+        self._several = several
+        self._begun: set[int] = set()
+        """Answers whose first chunk, which tells the role, has been written."""
 
     def write(self, chunks: Sequence[TokenChunk]) -> bytes:
         """All chunks, as one piece of the stream."""
         parts: list[bytes] = []
+        plain = bool(self._begun) and not self._several
         for chunk in chunks:
-            if chunk.fields is None and not self._new:
+            if plain and chunk.fields is None:
                 parts += (self._text_before, _encode(chunk.text), self._after)
             else:
                 parts.append(self._write_whole(chunk))
+                plain = not self._several
         return b"".join(parts)
 
     def finish(self, finished: Finished) -> bytes:
         """The end of an answer that is complete."""
-        parts = [self._write_whole(TokenChunk("", 0))] if self._new else []
-        reason = _encode(finished.finish_reason.value)
-        parts += (self._before, b'{"index":0,"delta":{},"finish_reason":', reason, b"}", self._tail)
+        parts: list[bytes] = []
+        for index, reason in enumerate(finished.finish_reasons):
+            if index not in self._begun:
+                parts.append(self._write_whole(TokenChunk("", 0, None, index)))
+            ending = b'{"index":%d,"delta":{},"finish_reason":%b}' % (index, _encode(reason.value))
+            parts += (self._before, ending, self._tail)
         if self._include_usage:
             usage = _encode(usage_object(finished.usage))
             parts += (self._before, b'],"usage":', usage, b"}\n\n")
@@ -85,12 +110,12 @@ class ChunkWriter:
 
     def _write_whole(self, chunk: TokenChunk) -> bytes:
         delta: dict[str, object] = {}
-        if self._new:
+        if chunk.index not in self._begun:
             delta["role"] = "assistant"
-            self._new = False
+            self._begun.add(chunk.index)
         if chunk.text or chunk.fields is None:
             delta["content"] = chunk.text
-        choice: dict[str, object] = {"index": 0, "delta": delta, "finish_reason": None}
+        choice: dict[str, object] = {"index": chunk.index, "delta": delta, "finish_reason": None}
         for name, value in (chunk.fields or {}).items():
             (choice if name == LOGPROBS else delta)[name] = value
         return self._before + _encode(choice) + self._tail

@@ -33,11 +33,15 @@ PRESETS: Mapping[str, Preset] = {
         base_url="https://generativelanguage.googleapis.com/v1beta", key_variable="GEMINI_API_KEY"
     ),
     "azure": Preset(),
-    "deepseek": Preset(base_url="https://api.deepseek.com/v1", key_variable="DEEPSEEK_API_KEY"),
+    "deepseek": Preset(
+        base_url="https://api.deepseek.com/v1",
+        key_variable="DEEPSEEK_API_KEY",
+        unsupported=("n",),
+    ),
     "groq": Preset(
         base_url="https://api.groq.com/openai/v1",
         key_variable="GROQ_API_KEY",
-        unsupported=("logit_bias", "logprobs", "top_logprobs"),
+        unsupported=("logit_bias", "logprobs", "n", "top_logprobs"),
     ),
     "mistral": Preset(
         base_url="https://api.mistral.ai/v1",
@@ -53,10 +57,10 @@ PRESETS: Mapping[str, Preset] = {
     # servers that people run themselves, at the ports that they open unless told otherwise
     "litellm": Preset(base_url="http://127.0.0.1:4000/v1"),
     "llama-cpp": Preset(base_url="http://127.0.0.1:8080/v1"),
-    "lm-studio": Preset(base_url="http://127.0.0.1:1234/v1"),
+    "lm-studio": Preset(base_url="http://127.0.0.1:1234/v1", unsupported=("n",)),
     "ollama": Preset(base_url="http://127.0.0.1:11434"),
     "sglang": Preset(base_url="http://127.0.0.1:30000/v1"),
-    "tgi": Preset(base_url="http://127.0.0.1:3000/v1"),
+    "tgi": Preset(base_url="http://127.0.0.1:3000/v1", unsupported=("n",)),
     "vllm": Preset(base_url="http://127.0.0.1:8000/v1"),
 }
 

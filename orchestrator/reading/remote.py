@@ -85,7 +85,7 @@ class Remote(Section):
     @field_validator("extra_body", mode="after")
     @classmethod
     def _not_ours(cls, value: Mapping[str, object]) -> Mapping[str, object]:
-        for name in ("model", "messages", "stream"):
+        for name in ("model", "messages", "stream", "n"):
             if name in value:
                 raise wrong(f"{name} is the runner's own to set")
         return value

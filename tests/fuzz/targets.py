@@ -5,7 +5,7 @@ fuzzer finds cuts and contents by the same search.
 """
 
 import codecs
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -19,7 +19,7 @@ from orchestrator.runners.remote.gemini_answer import GeminiDecoder
 from orchestrator.runners.remote.large import take_large
 from orchestrator.runners.remote.lines import LineDecoder
 from orchestrator.runners.remote.ollama import OllamaDecoder
-from orchestrator.runners.remote.provider import Framing, Reader
+from orchestrator.runners.remote.provider import Framing, Reader, pieces_of
 from orchestrator.runners.remote.responses import ResponsesDecoder
 from orchestrator.runners.remote.sse import ServerSentEvent, SseDecoder
 
@@ -29,6 +29,8 @@ READERS: tuple[tuple[Callable[[], Framing], Callable[[], Reader]], ...] = (
     (LineDecoder, lambda: OllamaDecoder("acme", new_id=lambda: "made")),
     (SseDecoder, lambda: MessageDecoder("acme")),
     (SseDecoder, lambda: GeminiDecoder("acme", new_id=lambda: "made")),
+    (SseDecoder, lambda: ChatDecoder("acme", answers=2)),
+    (SseDecoder, lambda: GeminiDecoder("acme", new_id=lambda: "made", answers=2)),
 )
 """How a provider's bytes are framed, and who reads the events."""
 
@@ -97,11 +99,14 @@ def check_answer(data: bytes) -> None:
     assert (whole.ending is None) == (whole.error is not None)
 
 
-def _take(reader: Reader, event: ServerSentEvent, piece_bytes: int | None) -> TokenChunk | None:
+def _take(reader: Reader, event: ServerSentEvent, piece_bytes: int | None) -> Sequence[TokenChunk]:
+    def take(event: ServerSentEvent) -> Sequence[TokenChunk]:
+        return pieces_of(reader, reader.take(event))
+
     if piece_bytes is None:
-        return reader.take(event)
+        return take(event)
     gemini = isinstance(reader, GeminiDecoder)
-    reading = take_large(reader.take, event, json_arguments=gemini, piece_bytes=piece_bytes)
+    reading = take_large(take, event, json_arguments=gemini, piece_bytes=piece_bytes)
     while True:
         try:
             reading.send(None)
@@ -114,8 +119,8 @@ def _read(
 ) -> Outcome:
     outcome = Outcome()
 
-    def note(chunk: TokenChunk | None) -> None:
-        if chunk is not None:
+    def note(chunks: Sequence[TokenChunk]) -> None:
+        for chunk in chunks:
             assert chunk.text or any((chunk.fields or {}).values()), "a chunk that says nothing"
             outcome.chunks.append(chunk)
 
@@ -124,7 +129,7 @@ def _read(
             for event in framing.feed(read):
                 note(_take(reader, event, piece_bytes))
         last: ServerSentEvent | None = framing.flush()
-        note(None if last is None else reader.take_last(last))
+        note(() if last is None else pieces_of(reader, reader.take_last(last)))
         outcome.ending = reader.end()
     except OrchestratorError as error:
         outcome.error = f"{type(error).__name__}: {error}"

@@ -78,3 +78,15 @@ def test_an_empty_answer_has_an_empty_content_and_no_usage() -> None:
 
     assert body["choices"][0]["message"]["content"] == ""
     assert body["usage"] is None
+
+
+def test_several_answers_are_choices_by_their_place() -> None:
+    finished = Finished(FinishReason.STOP, None, (FinishReason.LENGTH, FinishReason.STOP))
+
+    body = answer(TokenChunk("a"), TokenChunk("b", index=1), TokenChunk("c"), finished=finished)
+
+    told = [
+        (choice["index"], choice["message"]["content"], choice["finish_reason"])
+        for choice in body["choices"]
+    ]
+    assert told == [(0, "ac", "stop"), (1, "b", "length"), (2, "", "stop")]

@@ -87,3 +87,40 @@ def test_any_texts_come_out_as_they_went_in(batches: list[list[str]]) -> None:
     assert text_of(stream.decode()) == "".join(text for batch in batches for text in batch)
     for line in stream.split(b"\n\n")[:-2]:
         msgspec.json.decode(line.removeprefix(b"data: "))
+
+
+def test_each_of_several_answers_has_its_role_its_texts_and_its_finish_reason() -> None:
+    writer = ChunkWriter(
+        completion_id="c1", model="m", created=5, include_usage=False, several=True
+    )
+    stream = writer.write([TokenChunk("a"), TokenChunk("b", index=1), TokenChunk("c")])
+    stream += writer.write([TokenChunk("d", index=1)])
+    stream += writer.finish(Finished(FinishReason.STOP, None, (FinishReason.LENGTH,)))
+
+    told = [event["choices"][0] for event in events(stream.decode())[:-1]]
+    assert [(choice["index"], choice["delta"]) for choice in told] == [
+        (0, {"role": "assistant", "content": "a"}),
+        (1, {"role": "assistant", "content": "b"}),
+        (0, {"content": "c"}),
+        (1, {"content": "d"}),
+        (0, {}),
+        (1, {}),
+    ]
+    assert [choice["finish_reason"] for choice in told] == [None] * 4 + ["stop", "length"]
+
+
+def test_an_answer_of_several_that_is_empty_still_tells_its_role() -> None:
+    writer = ChunkWriter(
+        completion_id="c1", model="m", created=5, include_usage=False, several=True
+    )
+    stream = writer.write([TokenChunk("a")])
+    stream += writer.finish(Finished(FinishReason.STOP, None, (FinishReason.STOP,)))
+
+    assert {"role": "assistant", "content": ""} in deltas(stream)
+
+
+def test_a_usage_that_was_counted_here_is_marked_as_such() -> None:
+    usage = Usage(prompt_tokens=1, completion_tokens=2, estimated=True)
+    stream = make_writer(include_usage=True).finish(Finished(FinishReason.STOP, usage))
+
+    assert events(stream.decode())[-2]["usage"]["estimated"] is True

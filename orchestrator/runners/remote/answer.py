@@ -11,6 +11,7 @@ from typing import cast
 import msgspec
 
 from orchestrator.errors import (
+    InvalidRequestError,
     OrchestratorError,
     UpstreamProtocolError,
     UpstreamTruncatedError,
@@ -42,9 +43,13 @@ class Answer:
         "_provider",
         "_secret",
         "_usage",
+        "answers",
+        "begun",
         "done",
         "events",
         "finish_reason",
+        "more",
+        "others",
         "tokens",
     )
 
@@ -55,8 +60,16 @@ class Answer:
         self._secret = secret
         self._own = own
         self._usage: Usage | None = None
+        self.answers: Sequence[Answer] = ()
+        """A reader of each, where the request wants several; this one holds them together."""
+        self.begun = False
+        """Something of it has come; kept for one of several."""
         self.finish_reason: FinishReason | None = None
-        """Set as soon as the answer is complete; usage may still follow."""
+        """Set as soon as every answer is complete; usage may still follow."""
+        self.others: tuple[FinishReason, ...] = ()
+        """Finish reasons of the further answers."""
+        self.more: Sequence[TokenChunk] = ()
+        """What the last event with a piece of an answer brought besides it."""
         self.done = False
         """The provider's own end marker was seen; what follows it is ignored."""
         self.events = 0
@@ -71,14 +84,47 @@ class Answer:
 
         Raises:
             UpstreamTruncatedError: No finish reason was seen.
+            InvalidRequestError: The provider takes no notice of how many answers are wanted.
         """
         if self.finish_reason is None:
+            self._check_missing()
             marker = " though it sent its end marker" if self.done else ""
             raise UpstreamTruncatedError(
                 f"{self._provider} ended the stream after {self.tokens} tokens"
                 f" without a finish reason{marker}"
             )
-        return Finished(self.finish_reason, self._usage)
+        return Finished(self.finish_reason, self._usage, self.others)
+
+    def gather(self, found: Sequence[tuple[int, TokenChunk | None]]) -> TokenChunk | None:
+        """Puts together what one event brought of several answers.
+
+        Args:
+            found: What an answer's reader made of it, by the answer's place.
+
+        Returns:
+            The first piece; those after it are in `more`.
+        """
+        pieces = [
+            TokenChunk(piece.text, piece.tokens, piece.fields, index)
+            for index, piece in found
+            if piece is not None
+        ]
+        self.tokens += sum(piece.tokens for piece in pieces)
+        self.more = pieces[1:]
+        reasons = [answer.finish_reason for answer in self.answers]
+        told = [reason for reason in reasons if reason is not None]
+        if len(told) == len(reasons):
+            self.finish_reason, *others = told
+            self.others = tuple(others)
+        return pieces[0] if pieces else None
+
+    def _check_missing(self) -> None:
+        begun = [answer for answer in self.answers if answer.begun]
+        whole = begun and all(answer.finish_reason is not None for answer in begun)
+        if self.done and whole and len(begun) < len(self.answers):
+            raise InvalidRequestError(
+                f"{self._provider} gave {len(begun)} of {len(self.answers)} answers", param="n"
+            )
 
     def count(self, found: Usage) -> None:
         """Takes a usage that the provider told; one of nothing but zeros was not counted."""
@@ -120,7 +166,7 @@ def counted(number: int | None) -> int:
 
 
 def joined(pieces: Sequence[TokenChunk]) -> TokenChunk | None:
-    """Returns all pieces of an answer that came at once as one; None if there are none."""
+    """Returns all pieces of one answer that came at once as one; None if there are none."""
     if not pieces:
         return None
     fields: dict[str, object] = {}
@@ -132,7 +178,8 @@ def joined(pieces: Sequence[TokenChunk]) -> TokenChunk | None:
             else:
                 fields[name] = f"{known}{value}" if isinstance(known, str) else value
     text = "".join(piece.text for piece in pieces)
-    return TokenChunk(text, sum(piece.tokens for piece in pieces), fields or None)
+    tokens = sum(piece.tokens for piece in pieces)
+    return TokenChunk(text, tokens, fields or None, pieces[0].index)
 
 
 def _greatest(one: Usage, other: Usage) -> Usage:

@@ -38,7 +38,7 @@ def factory(
         settings=settings,
         host=url.host,
         ask=ask,
-        read=lambda secret: MessageDecoder(settings.provider, secret=secret),
+        read=lambda _, secret: MessageDecoder(settings.provider, secret=secret),
         refusals=REFUSALS,
     )
     return slots_of(dialect, inspect, transport)

@@ -88,6 +88,7 @@ def payload(settings: AnthropicSettings, request: PriorityRequest) -> dict[str, 
     body.update(_metadata(fields))
     fields.refuse_given(("logprobs", "top_logprobs"))
     fields.refuse_foreign()
+    fields.refuse_several()
     return {**fields.rest, **body}
 
 

@@ -11,10 +11,11 @@ Rules:
     4. A delta that carries nothing (the role alone, nulls, empty texts) is no chunk.
     5. Usage is the greatest count seen, for some providers send it many times; a usage that nobody
        sent stays absent.
-    6. A content that is no text, or a tool call that is no object, is a broken answer.
+    6. Of several answers each has its own finish reason, and the stream is read until all have.
+    7. A content that is no text, or a tool call that is no object, is a broken answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -102,14 +103,24 @@ _chunks = msgspec.json.Decoder(_Chunk)
 
 
 class ChatDecoder(Answer):
-    """Reads one answer: chunks, then what the answer ends with."""
+    """Reads what comes for one request: chunks, then what the answer ends with.
 
-    __slots__ = ("_calls",)
+    Args:
+        provider: The name for people.
+        secret: The key that was sent, masked wherever the provider repeats it.
+        answers: How many answers were asked for.
+    """
 
-    def __init__(self, provider: str, *, secret: str | None = None) -> None:
-        """Args as of `Answer`."""
+    __slots__ = ("_calls", "_each")
+
+    def __init__(self, provider: str, *, secret: str | None = None, answers: int = 1) -> None:
         super().__init__(provider, secret=secret)
         self._calls: ToolCallNumbers | None = None
+        self._each: Sequence[ChatDecoder] | None = None
+        if answers > 1:
+            self._each = self.answers = [
+                ChatDecoder(provider, secret=secret) for _ in range(answers)
+            ]
 
     def take(self, event: ServerSentEvent) -> TokenChunk | None:
         """Reads one event and returns the piece of the answer in it, if there is one.
@@ -170,13 +181,36 @@ class ChatDecoder(Answer):
             self._count(chunk.usage)
         if chunk.x_groq is not None:
             self._count(chunk.x_groq.usage)
-        if chunk.choices is not None:
-            for choice in chunk.choices:
-                if not choice.index:
-                    return self._take_choice(choice)
+        if chunk.choices is None:
+            return None
+        if self._each is not None:
+            return self._take_each(self._each, chunk.choices)
+        for choice in chunk.choices:
+            if not choice.index:
+                return self.take_choice(choice)
         return None
 
-    def _take_choice(self, choice: _Choice) -> TokenChunk | None:
+    def _take_each(
+        self, readers: Sequence["ChatDecoder"], choices: Sequence[_Choice]
+    ) -> TokenChunk | None:
+        found: list[tuple[int, TokenChunk | None]] = []
+        for choice in choices:
+            index = choice.index or 0
+            if 0 <= index < len(readers):
+                if choice.usage is not None:
+                    self._count(choice.usage)
+                reader = readers[index]
+                reader.begun = True
+                found.append((index, reader.take_choice(choice)))
+        return self.gather(found)
+
+    def take_choice(self, choice: _Choice) -> TokenChunk | None:
+        """Reads what one event brings of one answer.
+
+        Raises:
+            UpstreamProtocolError: It is no piece of an answer.
+            OrchestratorError: It says that the answer broke off.
+        """
         if choice.usage is not None:
             self._count(choice.usage)
         if choice.finish_reason:

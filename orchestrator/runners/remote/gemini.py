@@ -7,6 +7,7 @@ from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.remote.gemini_answer import REFUSALS, GeminiDecoder
 from orchestrator.runners.remote.gemini_request import (
     GeminiSettings,
+    answers_to,
     endpoint,
     own_headers,
     payload,
@@ -42,7 +43,9 @@ def factory(
         host=url.host,
         ask=ask,
         json_arguments=True,
-        read=lambda secret: GeminiDecoder(settings.provider, secret=secret),
+        read=lambda request, secret: GeminiDecoder(
+            settings.provider, secret=secret, answers=answers_to(request.sampling)
+        ),
         refusals=REFUSALS,
         marks_end=False,
         models=None if settings.project else "/models",

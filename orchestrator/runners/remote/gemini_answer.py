@@ -8,7 +8,7 @@ gave it none; signatures of thoughts go where `gemini_request` looks for them.
 
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -100,14 +100,25 @@ class GeminiDecoder(Answer):
         provider: The name for people.
         secret: The key that was sent, masked wherever the API repeats it.
         new_id: Makes the id of a call that came without one.
+        answers: How many answers were asked for.
     """
 
-    __slots__ = ("_broken", "_calls", "_counts", "_new_id", "_signature")
+    __slots__ = ("_broken", "_calls", "_counts", "_each", "_new_id", "_signature")
 
     def __init__(
-        self, provider: str, *, secret: str | None = None, new_id: Callable[[], str] = made_id
+        self,
+        provider: str,
+        *,
+        secret: str | None = None,
+        new_id: Callable[[], str] = made_id,
+        answers: int = 1,
     ) -> None:
         super().__init__(provider, secret=secret, own=REFUSALS)
+        self._each: Sequence[GeminiDecoder] | None = None
+        if answers > 1:
+            self._each = self.answers = [
+                GeminiDecoder(provider, secret=secret, new_id=new_id) for _ in range(answers)
+            ]
         self._new_id = new_id
         self._calls = 0
         self._counts = (0, 0, 0, 0)
@@ -154,10 +165,16 @@ class GeminiDecoder(Answer):
         if body.lstrip()[:1] != b"[":
             return self._take_response(self._decode(body, responses), body)
         # so come errors, and answers from a server that knows nothing of events
-        pieces = [
-            self._take_response(response, body) for response in self._decode(body, response_lists)
-        ]
-        return joined([piece for piece in pieces if piece is not None])
+        pieces: list[TokenChunk] = []
+        for response in self._decode(body, response_lists):
+            piece = self._take_response(response, body)
+            if piece is not None:
+                pieces += (piece, *self.more)
+        places = range(max(1, len(self.answers)))
+        each = [joined([piece for piece in pieces if piece.index == place]) for place in places]
+        whole = [piece for piece in each if piece is not None]
+        self.more = whole[1:]
+        return whole[0] if whole else None
 
     def end(self) -> Finished:
         """Returns the ending, now that nothing more will be read.
@@ -193,17 +210,38 @@ class GeminiDecoder(Answer):
         if response.usage is not NOTHING:
             self._count(response.usage)
         chunk = None
-        for candidate in response.candidates or ():
-            if not candidate.index:
-                chunk = self._take_candidate(candidate)
-                break
+        candidates = response.candidates or ()
+        if self._each is not None:
+            chunk = self._take_each(self._each, candidates)
+        else:
+            for candidate in candidates:
+                if not candidate.index:
+                    chunk = self.take_candidate(candidate)
+                    break
         if self._broken is not None and chunk is None:
             raise self._broken
         if response.feedback is not None and self.finish_reason is None:
             self._take_feedback(response.feedback)
         return chunk
 
-    def _take_candidate(self, candidate: Candidate) -> TokenChunk | None:
+    def _take_each(
+        self, readers: Sequence["GeminiDecoder"], candidates: Sequence[Candidate]
+    ) -> TokenChunk | None:
+        found: list[tuple[int, TokenChunk | None]] = []
+        for candidate in candidates:
+            index = candidate.index or 0
+            if 0 <= index < len(readers):
+                found.append((index, readers[index].take_candidate(candidate)))
+                self._broken = self._broken or readers[index].broken
+        return self.gather(found)
+
+    @property
+    def broken(self) -> OrchestratorError | None:
+        """Why the answer broke off, if it did."""
+        return self._broken
+
+    def take_candidate(self, candidate: Candidate) -> TokenChunk | None:
+        """Reads what one event brings of one answer."""
         parts = (candidate.content and candidate.content.parts) or []
         if len(parts) == 1 and candidate.finish_reason is None and candidate.logprobs is None:
             part = parts[0]  # nearly every event is one of these

@@ -33,6 +33,7 @@ BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 2457
 """Google's own translation of `reasoning_effort`, in tokens."""
 MAX_STOPS = 5
 MAX_SEED = 2**31 - 1
+MAX_ANSWERS = 8
 MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 
@@ -103,6 +104,11 @@ def payload(settings: GeminiSettings, request: PriorityRequest) -> dict[str, obj
     return {**fields.rest, **body}
 
 
+def answers_to(sampling: SamplingParams) -> int:
+    """How many answers are asked for."""
+    return min(sampling.n, MAX_ANSWERS)
+
+
 def _sampling(sampling: SamplingParams, fields: Fields) -> dict[str, object]:
     stops, seed = sampling.stop, sampling.seed
     if len(stops) > MAX_STOPS:
@@ -111,7 +117,10 @@ def _sampling(sampling: SamplingParams, fields: Fields) -> dict[str, object]:
     if seed is not None and seed > MAX_SEED:
         fields.refuse("seed", f"takes a seed up to {MAX_SEED}")
         seed = None
+    if sampling.n > MAX_ANSWERS or fields.take("n") not in (None, 1):
+        fields.refuse("n", f"gives at most {MAX_ANSWERS} answers to a request")
     chosen: dict[str, object] = {
+        "candidateCount": answers_to(sampling) if sampling.n > 1 else None,
         "temperature": sampling.temperature,
         "topP": sampling.top_p,
         "maxOutputTokens": sampling.max_tokens,

@@ -11,7 +11,7 @@ An event that is large without long texts is read as it is.
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -39,7 +39,7 @@ MAX_NAME_BYTES = 64
 BACKSLASH = ord("\\")
 LOOKS_LIKE_STAND_IN = re.compile(rb"\xef\xb7\x90|\\ufdd0", re.IGNORECASE)
 
-Take = Callable[[ServerSentEvent], TokenChunk | None]
+Take = Callable[[ServerSentEvent], Sequence[TokenChunk]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ async def take_large(
     *,
     json_arguments: bool = False,
     piece_bytes: int = PIECE_BYTES,
-) -> TokenChunk | None:
+) -> Sequence[TokenChunk]:
     """Reads a large event; others have their turn after every piece of it.
 
     Args:
@@ -76,10 +76,10 @@ async def take_large(
     if not texts:
         return take(event)
     try:
-        chunk = take(ServerSentEvent(rest, event.event))
+        chunks = take(ServerSentEvent(rest, event.event))
     except OrchestratorError:
         return take(event)  # its text must quote what came
-    return None if chunk is None else _restored(chunk, texts, json_arguments=json_arguments)
+    return [_restored(chunk, texts, json_arguments=json_arguments) for chunk in chunks]
 
 
 async def _without_texts(
@@ -207,4 +207,4 @@ def _restored(chunk: TokenChunk, texts: list[_Text], *, json_arguments: bool) ->
         return value
 
     fields = cast("dict[str, object] | None", restore(chunk.fields))
-    return TokenChunk(put_back(chunk.text), chunk.tokens, fields)
+    return TokenChunk(put_back(chunk.text), chunk.tokens, fields, chunk.index)

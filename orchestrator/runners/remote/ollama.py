@@ -207,7 +207,7 @@ def factory(
         host=url.host,
         ask=ask,
         json_arguments=True,
-        read=lambda secret: OllamaDecoder(settings.provider, secret=secret),
+        read=lambda _, secret: OllamaDecoder(settings.provider, secret=secret),
         framing=LineDecoder,
         no_events=(b"<", b"["),
         models="/api/tags",

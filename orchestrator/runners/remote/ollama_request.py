@@ -51,6 +51,7 @@ def payload(settings: RemoteSettings, request: PriorityRequest) -> Members:
     """
     fields = Fields(settings, request)
     fields.refuse_foreign()
+    fields.refuse_several()
     if fields.take("service_tier") not in (None, "auto", "default"):
         fields.refuse("service_tier")
     body: Members = {}

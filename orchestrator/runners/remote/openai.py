@@ -7,6 +7,7 @@ from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.remote.chat import ChatDecoder
 from orchestrator.runners.remote.openai_request import (
     OpenAISettings,
+    answers_to,
     check,
     endpoint,
     own_headers,
@@ -39,7 +40,9 @@ def factory(
         settings=settings,
         host=url.host,
         ask=ask,
-        read=lambda secret: ChatDecoder(settings.provider, secret=secret),
+        read=lambda request, secret: ChatDecoder(
+            settings.provider, secret=secret, answers=answers_to(settings, request)
+        ),
         models=None if settings.azure else "/models",  # Azure lists models, but not deployments
     )
     return slots_of(dialect, lambda request: check(settings, request), transport)

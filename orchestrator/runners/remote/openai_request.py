@@ -65,13 +65,18 @@ def check(settings: OpenAISettings, request: PriorityRequest) -> None:
     """
     if settings.drop_params:
         return
-    if request.extra.get("n") not in (None, 1):
-        raise InvalidRequestError("n must be 1: there is one answer to a request", param="n")
+    if request.extra.get("n") not in (None, request.sampling.n):
+        raise InvalidRequestError("n is a sampling parameter, not an extra field", param="n")
     if settings.unsupported:
         asked = {**_chosen(settings, request), **request.extra}
         for name in settings.unsupported:
             if asked.get(name) is not None:
                 raise InvalidRequestError(f"{settings.provider} has no {name}", param=name)
+
+
+def answers_to(settings: OpenAISettings, request: PriorityRequest) -> int:
+    """How many answers are asked for: one where the provider has no `n`, if that is left out."""
+    return 1 if "n" in settings.unsupported else request.sampling.n
 
 
 def payload(settings: OpenAISettings, request: PriorityRequest) -> dict[str, object]:
@@ -85,7 +90,7 @@ def payload(settings: OpenAISettings, request: PriorityRequest) -> dict[str, obj
     body.update(settings.extra_body)
     body.update(_chosen(settings, request))
     body.update(request.extra)
-    if settings.drop_params:
+    if request.sampling.n == 1:
         body.pop("n", None)
     for name in settings.unsupported:
         body.pop(name, None)
@@ -134,6 +139,7 @@ def _chosen(settings: OpenAISettings, request: PriorityRequest) -> dict[str, obj
         "stop": sampling.stop or None,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
+        "n": sampling.n if sampling.n > 1 else None,
     }
     return {name: value for name, value in chosen.items() if value is not None}
 

@@ -13,7 +13,7 @@ marker) has a short bound of its own.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,7 +57,12 @@ class Reader(Protocol):
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Set as soon as the answer is complete; usage may still follow."""
+        """Set as soon as every answer is complete; usage may still follow."""
+        ...
+
+    @property
+    def more(self) -> Sequence[TokenChunk]:
+        """What the last event with a piece of an answer brought besides it, of other answers."""
         ...
 
     @property
@@ -135,8 +140,8 @@ class Dialect:
     """For people."""
     ask: Callable[[PriorityRequest, str | None], httpx.Request]
     """Makes the request to send, with the key if there is one."""
-    read: Callable[[str | None], Reader]
-    """Makes the reader of one answer, which masks the key that was sent."""
+    read: Callable[[PriorityRequest, str | None], Reader]
+    """Makes the reader of what comes for a request, which masks the key that was sent."""
     refusals: Refusals = ANY_PROVIDER
     """What this provider's refusals mean besides what they mean for all."""
     framing: Callable[[], Framing] = SseDecoder
@@ -183,16 +188,17 @@ class ProviderRunner:
             OrchestratorError: What the provider refused or broke, of scope request or upstream.
         """
         dialect, provider = self._dialect, self._settings.provider
-        written = dialect.json_arguments
         secret, response = await self._open(request, lease)
-        answer = dialect.read(secret)
+        answer = dialect.read(request, secret)
+        several = request.sampling.n > 1
         async with contextlib.aclosing(Body(response, provider)) as body:
             if await body.first_byte() in dialect.no_events:
                 whole = ServerSentEvent(await body.rest())
-                chunk = await take_large(
-                    lambda event: answer.take_whole(event.data), whole, json_arguments=written
-                )
-                if chunk is not None:
+                for chunk in await take_large(
+                    lambda event: pieces_of(answer, answer.take_whole(event.data)),
+                    whole,
+                    json_arguments=dialect.json_arguments,
+                ):
                     yield chunk
                 yield answer.end()
                 return
@@ -200,10 +206,13 @@ class ProviderRunner:
             deadline: float | None = None
             while (read := await body.read(deadline)) is not None:
                 for event in framing.feed(read):
-                    if len(event.data) > LARGE_EVENT_BYTES:
-                        chunk = await take_large(answer.take, event, json_arguments=written)
-                    else:
-                        chunk = answer.take(event)
+                    if several or len(event.data) > LARGE_EVENT_BYTES:
+                        for chunk in await self._take_all(answer, event):
+                            _progress(lease)
+                            deadline = None
+                            yield chunk
+                        continue
+                    chunk = answer.take(event)
                     if chunk is not None:
                         _progress(lease)
                         deadline = None  # a server that tells its finish too early gets time anew
@@ -211,8 +220,8 @@ class ProviderRunner:
                 deadline = _tail_deadline(answer, lease, deadline)
             last = framing.flush()
             chunk = None if last is None else answer.take_last(last)
-            if chunk is not None:
-                yield chunk
+            for piece in pieces_of(answer, chunk):
+                yield piece
             if answer.finish_reason is None:
                 body.check_end(answer.tokens)
             elif dialect.marks_end and not answer.done:
@@ -221,6 +230,16 @@ class ProviderRunner:
             if answer.events == 0:
                 body.check_kind()
             yield answer.end()
+
+    async def _take_all(self, answer: Reader, event: ServerSentEvent) -> Sequence[TokenChunk]:
+        """Reads an event that is large, or brings pieces of several answers."""
+        if len(event.data) <= LARGE_EVENT_BYTES:
+            return pieces_of(answer, answer.take(event))
+        return await take_large(
+            lambda event: pieces_of(answer, answer.take(event)),
+            event,
+            json_arguments=self._dialect.json_arguments,
+        )
 
     async def _open(
         self, request: PriorityRequest, lease: Lease
@@ -310,6 +329,11 @@ def slots_of(
         ),
         aclose=shared.aclose,
     )
+
+
+def pieces_of(answer: Reader, first: TokenChunk | None) -> Sequence[TokenChunk]:
+    """Returns all that the event brought whose first piece that is."""
+    return () if first is None else (first, *answer.more)
 
 
 def _progress(lease: Lease) -> None:

@@ -365,7 +365,7 @@ def factory(
         settings=settings,
         host=url.host,
         ask=ask,
-        read=lambda secret: ResponsesDecoder(settings.provider, secret=secret),
+        read=lambda _, secret: ResponsesDecoder(settings.provider, secret=secret),
         refusals=REFUSALS,
     )
     return slots_of(dialect, inspect, transport)

@@ -45,8 +45,7 @@ def payload(settings: OpenAISettings, request: PriorityRequest) -> Members:
     """
     fields = Fields(settings, request)
     fields.refuse_given([name for name in FOREIGN if name not in KNOWN])
-    if fields.take("n") not in (None, 1):
-        fields.refuse("n", "gives one answer to a request: n must be 1")
+    fields.refuse_several()
     for name, translate in TRANSLATED.items():
         if (given := fields.take(name)) is not None:
             translate(fields, given)

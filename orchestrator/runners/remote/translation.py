@@ -69,6 +69,7 @@ class Fields:
         self.rest: dict[str, object] = {**settings.extra_body, **request.extra}
         """What nobody has taken yet; in the end the provider's own fields."""
         self._settings = settings
+        self._wanted = request.sampling.n
 
     def take(self, name: str) -> object:
         """Returns a field and removes it; None if it isn't there."""
@@ -100,14 +101,21 @@ class Fields:
         """Refuses what only OpenAI's models have; a hint or a default is left out.
 
         Raises:
-            InvalidRequestError: There is such a field, or more than one answer is wanted.
+            InvalidRequestError: There is such a field.
         """
         if self.rest.get("modalities") == ["text"]:
             del self.rest["modalities"]
         self.refuse_given(FOREIGN)
         for name in HINTS:
             self.take(name)
-        if self.take("n") not in (None, 1):
+
+    def refuse_several(self) -> None:
+        """Refuses to give more than one answer.
+
+        Raises:
+            InvalidRequestError: Several are wanted.
+        """
+        if self.take("n") not in (None, 1) or self._wanted > 1:
             self.refuse("n", "gives one answer to a request: n must be 1")
 
 

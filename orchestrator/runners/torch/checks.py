@@ -38,6 +38,8 @@ def to_wire(request: PriorityRequest) -> list[dict[str, str]]:
     Raises:
         InvalidRequestError: A field asks for what a local model can't do; `param` names it.
     """
+    if request.sampling.n > 1:
+        raise InvalidRequestError("n must be 1: this model gives one answer", param="n")
     for name, value in request.extra.items():
         _check_field(name, value)
     return [_message(index, message) for index, message in enumerate(request.messages)]

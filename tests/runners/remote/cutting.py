@@ -5,7 +5,7 @@ from typing import Any
 
 from orchestrator.errors import UpstreamTruncatedError
 from orchestrator.events import TokenChunk
-from orchestrator.runners.remote.provider import Reader
+from orchestrator.runners.remote.provider import Reader, pieces_of
 from orchestrator.runners.remote.sse import ServerSentEvent
 from tests.fakes.sse_server import Send, SseServer, Step, head
 from tests.runners.remote.asking import asking
@@ -25,7 +25,8 @@ async def check_every_cut(
         events: What these events say.
         reader: Makes the provider's reader; it is asked what the whole events before a cut mean.
         end: How the connection ends at the cut.
-        how: What else `asking` wants to know, and the `content_type`.
+        how: What else `asking` wants to know, and the `content_type`; `asking` itself, if it is
+            another provider's, and the members of the `request`.
     """
     stream = b"".join(recorded)
     cuts = range(len(stream) + 1)
@@ -33,9 +34,10 @@ async def check_every_cut(
         framing="connection: close", content_type=how.pop("content_type", "text/event-stream")
     )
     server = SseServer(*([Send(start + stream[:cut]), end] for cut in cuts))
-    async with server, asking(server, **how) as asker:
+    ask, request = how.pop("asking", asking), how.pop("request", {})
+    async with server, ask(server, **how) as asker:
         for cut in cuts:
-            answer = await asker.ask()
+            answer = await asker.ask(**request)
 
             chunks, finished = _expected(recorded, events, reader(), cut)
             assert answer.chunks == chunks, cut
@@ -52,7 +54,5 @@ def _expected(
         if start + len(raw.rstrip()) > cut:
             break
         start += len(raw)
-        chunk = reader.take(event)
-        if chunk is not None:
-            chunks.append(chunk)
+        chunks += pieces_of(reader, reader.take(event))
     return chunks, reader.finish_reason is not None

@@ -14,6 +14,7 @@ from orchestrator.runners.remote.gemini_answer import GeminiDecoder
 from orchestrator.runners.remote.gemini_request import GeminiSettings
 from orchestrator.runners.remote.large import OPEN, take_large
 from orchestrator.runners.remote.ollama import OllamaDecoder
+from orchestrator.runners.remote.provider import Reader, pieces_of
 from orchestrator.runners.remote.sse import ServerSentEvent
 from tests.fakes.sse_server import SseServer, answer, event
 from tests.runners.remote.asking import asking
@@ -21,6 +22,13 @@ from tests.runners.remote.asking import asking
 
 def sent(delta: object, **members: object) -> bytes:
     return json.dumps({"choices": [{"index": 0, "delta": delta}], **members}).encode()
+
+
+async def one(reader: Reader, event: ServerSentEvent, **how: Any) -> TokenChunk | None:
+    """What a large event brings of a single answer."""
+    found = await take_large(lambda event: pieces_of(reader, reader.take(event)), event, **how)
+    assert len(found) <= 1
+    return found[0] if found else None
 
 
 Outcome = TokenChunk | None | tuple[type[OrchestratorError], str]
@@ -34,10 +42,10 @@ def at_once(data: bytes) -> Outcome:
 
 
 async def in_pieces(data: bytes, piece_bytes: int) -> Outcome:
-    take = ChatDecoder("acme").take
+    reader = ChatDecoder("acme")
     try:
         async with asyncio.timeout(5):
-            return await take_large(take, ServerSentEvent(data), piece_bytes=piece_bytes)
+            return await one(reader, ServerSentEvent(data), piece_bytes=piece_bytes)
     except OrchestratorError as error:
         return type(error), str(error)
 
@@ -89,9 +97,10 @@ async def test_others_have_their_turn_after_every_piece_of_a_large_event(text: s
     turns = 0
     over = asyncio.Event()
 
-    def take(event: ServerSentEvent) -> TokenChunk | None:
-        sizes.append(len(event.data))
-        return ChatDecoder("acme").take(event)
+    class Measured(ChatDecoder):
+        def take(self, event: ServerSentEvent) -> TokenChunk | None:
+            sizes.append(len(event.data))
+            return super().take(event)
 
     async def count() -> None:
         nonlocal turns
@@ -101,7 +110,7 @@ async def test_others_have_their_turn_after_every_piece_of_a_large_event(text: s
 
     async with asyncio.timeout(30):
         counting = asyncio.create_task(count())
-        chunk = await take_large(take, ServerSentEvent(data), piece_bytes=16 << 10)
+        chunk = await one(Measured("acme"), ServerSentEvent(data), piece_bytes=16 << 10)
         over.set()
         await counting
 
@@ -123,8 +132,8 @@ async def test_arguments_that_come_as_an_object_stay_json():
     call = {"function": {"name": "f", "arguments": arguments}, "id": "c"}
     data = json.dumps({"message": {"content": 'a\n"' * 20, "tool_calls": [call]}}).encode()
 
-    chunk: Any = await take_large(
-        OllamaDecoder("acme").take, ServerSentEvent(data), json_arguments=True, piece_bytes=16
+    chunk: Any = await one(
+        OllamaDecoder("acme"), ServerSentEvent(data), json_arguments=True, piece_bytes=16
     )
 
     assert chunk.text == 'a\n"' * 20
@@ -138,7 +147,7 @@ async def test_what_a_reader_keeps_for_later_is_told_as_it_was_sent():
     candidate = {"content": {"parts": [part]}, "finishReason": "NO_SUCH_" * 20}
     data = json.dumps({"candidates": [candidate]}).encode()
 
-    chunk = await take_large(reader.take, ServerSentEvent(data), piece_bytes=64)
+    chunk = await one(reader, ServerSentEvent(data), piece_bytes=64)
 
     other = GeminiDecoder("acme")
     assert chunk == other.take(ServerSentEvent(data))

@@ -63,6 +63,13 @@ def test_a_field_that_cannot_be_honoured_is_refused_by_name(
     assert refusal.value.param == next(iter(extra))
 
 
+def test_several_answers_are_more_than_a_local_model_gives() -> None:
+    with pytest.raises(InvalidRequestError, match="n must be 1") as refusal:
+        to_wire(request(n=2))
+
+    assert refusal.value.param == "n"
+
+
 def test_fields_that_ask_for_nothing_are_let_through() -> None:
     extra: dict[str, object] = {
         "n": 1,
