@@ -124,6 +124,7 @@ async def attempt(
     except CircuitOpenError as refusal:
         permit.release()
         return refusal
+    record.breaker = gates.breaker.state
     pass_by(gates, Point.ATTEMPT_ADMITTED, request, record)
     ended = False
     try:
@@ -190,11 +191,21 @@ def after_failure(
         return Canceled()
     if not channel.retract():
         return Interrupted(error)
-    if request.idempotent or isinstance(error, CircuitOpenError):
+    if (request.idempotent or isinstance(error, CircuitOpenError)) and not _moves_on(
+        request, error
+    ):
         not_before = retry.next_try(error, attempts=attempts, now=now, deadline=request.deadline)
         if not_before is not None:
             return TryAgain(error, not_before)
     return GaveUp(error)
+
+
+def _moves_on(request: PriorityRequest, error: OrchestratorError) -> bool:
+    """Whether there is no further try here, because others wait for theirs or none is left."""
+    if request.attempt_limit is not None and len(request.attempts) >= request.attempt_limit:
+        return True
+    # a silence has cost a good part of the deadline; the same deployment would cost as much again
+    return request.others_ahead and error.is_silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +244,8 @@ async def _stream(
                 if record.first_token_at is None:
                     record.first_token_at = loop.time()
                     pass_by(gates, Point.TOKEN_FIRST, request, record)
+                    if request.on_first_token is not None:
+                        request.on_first_token(record)
                 tokens += event.tokens
                 if not channel.send(event, epoch):
                     return _Result(None, tokens)

@@ -18,7 +18,7 @@ from orchestrator.reading.accounts import Budget, Ledger, Price
 from orchestrator.reading.credentials import Fetched, OAuth2
 from orchestrator.reading.faults import findings_in, nearest, path_text, report, shown
 from orchestrator.reading.presets import PRESETS, inferred
-from orchestrator.reading.quantities import text, whole, wrong
+from orchestrator.reading.quantities import whole, wrong
 from orchestrator.reading.references import Secret, Surroundings
 from orchestrator.reading.remote import (
     Anthropic,
@@ -28,6 +28,7 @@ from orchestrator.reading.remote import (
     OpenAIResponses,
     Remote,
 )
+from orchestrator.reading.routes import Name, Route
 from orchestrator.reading.schema import editor_schema
 from orchestrator.reading.sections import (
     Breaker,
@@ -46,15 +47,6 @@ from orchestrator.reading.text import Document, Finding, list_of, section_of
 
 _MAX_FILE_BYTES = 1 << 20
 _CREDENTIAL_HEADERS = ("authorization", "key", "token", "secret", "cookie")
-
-Name = Annotated[
-    str,
-    text(
-        r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$",
-        "a name of up to 128 letters, digits and . _ : / @ + - (a letter or digit first)",
-    ),
-]
-
 
 Kind = Annotated[
     Torch | OpenAI | OpenAIResponses | Ollama | Anthropic | Gemini, Field(discriminator="kind")
@@ -93,19 +85,14 @@ class Deployment(Section):
     """What produces the tokens, chosen by kind; a well-known model's name is enough."""
     slots: Annotated[int, whole(1, 4096)] = 8
     """Requests that run at the same time."""
+    context: Annotated[int, whole(1, 1_000_000_000)] | None = None
+    """Tokens that prompt and answer may have together; a route tells the larger one by it."""
     queue: Queue = Queue()
     limits: Limits = Limits()
     retry: Retry = Retry()
     breaker: Breaker = Breaker()
     timeouts: Timeouts = Timeouts()
     supervision: Supervision = Supervision()
-
-
-class Route(Section):
-    """A model name that callers use."""
-
-    deployments: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
-    """Deployments that serve it, the preferred one first; the next takes over when one fails."""
 
 
 class Config(Section):
@@ -314,6 +301,24 @@ def _route_findings(document: Document) -> Iterator[Finding]:
             elif name in names[:index]:
                 text = f"{shown(name)} is listed twice"
                 yield Finding(line=document.line_of(place), path=place, text=text)
+        for place, name in _further_names(section_of(section), path):
+            if name not in names:
+                text = (
+                    f"no deployment {shown(name)} in this route; {nearest(name, map(str, names))}"
+                )
+                yield Finding(line=document.line_of(place), path=place, text=text)
+
+
+def _further_names(
+    route: Mapping[str, object], path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Names of the route's deployments that stand elsewhere in it, each with its place."""
+    for name in section_of(route.get("weights")):
+        yield (*path, "weights", name), name
+    for kind, action in section_of(route.get("failover")).items():
+        for index, name in enumerate(list_of(action)):
+            if isinstance(name, str):
+                yield (*path, "failover", kind, index), name
 
 
 def _budget_findings(document: Document) -> Iterator[Finding]:

@@ -128,6 +128,12 @@ class RunningDeployment:
         """Whether a request sent now would be served; never false because of load."""
         return self.inflight.ready and not self._refuses(self._pause())
 
+    @property
+    def healthy(self) -> bool:
+        """Whether it is ready and its breaker would let an attempt through now."""
+        now = asyncio.get_running_loop().time()
+        return self.ready and self.gates.breaker.refusal(now) is None
+
     def health(self) -> DeploymentHealth:
         """Reads the state; costs nothing and asks no actor."""
         state = self.inflight.state

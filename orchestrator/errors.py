@@ -56,6 +56,8 @@ class OrchestratorError(Exception):
     trips_breaker: ClassVar[bool] = False
     free_retry: ClassVar[bool] = False
     """Whether trying again costs no retry budget, because no upstream was reached."""
+    is_silence: ClassVar[bool] = False
+    """Whether a step made no progress in time; the next deployment is better than another try."""
 
     def __init__(
         self,
@@ -247,6 +249,7 @@ class UpstreamTimeoutError(UpstreamError):
 
     status_code = 504
     code = "upstream_timeout"
+    is_silence = True
 
 
 class UpstreamTruncatedError(UpstreamError):
@@ -343,6 +346,7 @@ class WorkerHungError(WorkerError):
 
     status_code = 504
     code = "worker_hung"
+    is_silence = True
 
 
 class WorkerStartError(WorkerError):

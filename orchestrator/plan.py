@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypedDict, assert_never
+from typing import TypedDict, assert_never, cast
 
 from orchestrator import config as sections
 from orchestrator import metrics
@@ -25,6 +25,8 @@ from orchestrator.policies.retry import RetrySettings
 from orchestrator.reading.credentials import Fetched, Google, OAuth2
 from orchestrator.reading.presets import PRESETS
 from orchestrator.reading.references import Secret
+from orchestrator.routing.route import RoutePolicy
+from orchestrator.routing.rules import Action, FailureKind, Rules
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.lease import StepLimits
 from orchestrator.runners.remote.credentials import Credential, KeySource, file_source, text_in
@@ -61,6 +63,16 @@ class DeploymentPlan:
     supervision: Supervision = field(default_factory=Supervision)
     credential: Credential | None = None
     """The key of its slots, if it may change while they run."""
+    context: int | None = None
+    """Tokens that prompt and answer may have together; None is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutePlan:
+    """A further name for callers, with the deployments behind it."""
+
+    deployments: Sequence[str]
+    policy: RoutePolicy = field(default_factory=RoutePolicy)
 
 
 OnProgress = Callable[[str, str], None]
@@ -73,14 +85,28 @@ def _log_progress(deployment: str, doing: str) -> None:
 
 def plan_deployments(
     config: Config, on_progress: OnProgress = _log_progress
-) -> tuple[list[DeploymentPlan], dict[str, Sequence[str]]]:
+) -> tuple[list[DeploymentPlan], dict[str, RoutePlan]]:
     """Turns a configuration into plans and routes.
 
     Raises:
         ConfigError: A runner can't be made from it.
     """
     plans = [_plan(name, section, on_progress) for name, section in config.deployments.items()]
-    return plans, {name: route.deployments for name, route in config.routes.items()}
+    return plans, {name: _route(route) for name, route in config.routes.items()}
+
+
+def _route(section: sections.Route) -> RoutePlan:
+    given = dict(section.failover)
+    actions = {cast("FailureKind", kind): action for kind, action in given.items() if action}
+    return RoutePlan(
+        deployments=section.deployments,
+        policy=RoutePolicy(
+            strategy=section.strategy,
+            weights=section.weights,
+            max_attempts=section.max_attempts,
+            rules=Rules(cast("dict[FailureKind, Action]", actions)),
+        ),
+    )
 
 
 def plan_accounts(config: Config) -> Accounts | None:
@@ -139,6 +165,7 @@ def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> D
         name=name,
         factory=_factory(name, section.runner, on_progress, credential),
         credential=credential,
+        context=section.context,
         slots=section.slots,
         queue_capacity=section.queue.capacity,
         limits=RateLimits(

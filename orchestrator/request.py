@@ -1,7 +1,7 @@
 """What is asked: messages, sampling, priority and deadline, checked before anything is queued."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import cast
@@ -223,6 +223,10 @@ class AttemptRecord:
     """Loop time, seconds; so are the next two."""
     queued_for: float
     """Seconds between acceptance (or the attempt before) and this start."""
+    permit_for: float = 0.0
+    """Seconds of these that it was the next one and only a permit was missing."""
+    breaker: str = ""
+    """State of the breaker as it let the attempt through; empty if it didn't."""
     first_token_at: float | None = None
     ended_at: float | None = None
     tokens: int = 0
@@ -231,6 +235,8 @@ class AttemptRecord:
     """`done`, `retried`, `gave_up`, `interrupted`, `canceled`, `worker_lost`, or `running`."""
     error: str | None = None
     """Class and text of what went wrong, None if nothing did."""
+    decision: str = ""
+    """What was decided after it: `again in 0.2 s`, `next: b`, `resumed`, `ended`, ..."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -260,6 +266,14 @@ class PriorityRequest:
     attempts: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
     first_error: OrchestratorError | None = None
     """What the first attempt that failed has failed with; the cause that survives."""
+    attempt_limit: int | None = None
+    """Attempts, those elsewhere included, after which the present deployment gives it up."""
+    others_ahead: bool = False
+    """Whether a healthy deployment of the route has not been tried yet."""
+    on_first_token: Callable[[AttemptRecord], None] | None = None
+    """Told of each attempt's first token, if the route measures."""
+    passed_over: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Deployments that refused it without an attempt, each with the error's code."""
     estimated_prompt_tokens: int = field(init=False)
     """4 bytes a token."""
 

@@ -3,15 +3,18 @@
 import asyncio
 import itertools
 import logging
+import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from orchestrator.accounts import Accounts
 from orchestrator.actors.monitor import LoopMonitor
 from orchestrator.deployment import DeploymentHealth, RunningDeployment
 from orchestrator.errors import LoopBlockedError
-from orchestrator.plan import DeploymentPlan
+from orchestrator.plan import DeploymentPlan, RoutePlan
 from orchestrator.points import Points
-from orchestrator.routing.route import Deployment, Route
+from orchestrator.routing.deployment import Deployment
+from orchestrator.routing.route import Route
 from orchestrator.routing.router import Router
 
 logger = logging.getLogger(__name__)
@@ -22,20 +25,22 @@ class System:
 
     Args:
         plans: The deployments; each is also a route of its own name.
-        routes: Further routes: deployments by name, in failover order.
+        routes: Further routes: plans, or just deployments by name, in failover order.
         monitored: Whether a thread watches the loop; a simulated loop has no threads.
         points: Told of every passage of a point, if anybody looks on.
         accounts: Enters what each request costs; None if nobody asks.
+        chance: Of the routes' choices; a simulation hands in its own.
     """
 
     def __init__(
         self,
         plans: Sequence[DeploymentPlan],
-        routes: Mapping[str, Sequence[str]] | None = None,
+        routes: Mapping[str, RoutePlan | Sequence[str]] | None = None,
         *,
         monitored: bool = True,
         points: Points | None = None,
         accounts: Accounts | None = None,
+        chance: random.Random | None = None,
     ) -> None:
         self._accounts = accounts
         self._monitored = monitored
@@ -44,9 +49,14 @@ class System:
         self._deployments = {
             plan.name: RunningDeployment(plan, next_epoch, points) for plan in plans
         }
-        orders = dict(routes or {}) | {name: [name] for name in self._deployments}
+        self._known = {
+            name: _known(running, accounts) for name, running in self._deployments.items()
+        }
+        plans_of_routes = dict(routes or {}) | {name: [name] for name in self._deployments}
         self.router = Router(
-            {name: self._route(name, order) for name, order in orders.items()}, accounts
+            {name: self._route(name, plan) for name, plan in plans_of_routes.items()},
+            chance or random.Random(),
+            accounts,
         )
 
     @property
@@ -126,20 +136,29 @@ class System:
         for deployment in self._deployments.values():
             deployment.poison("event loop", LoopBlockedError(seconds))
 
-    def _route(self, name: str, order: Sequence[str]) -> Route:
-        deployments = [self._deployments[deployment] for deployment in order]
+    def _route(self, name: str, plan: RoutePlan | Sequence[str]) -> Route:
+        if not isinstance(plan, RoutePlan):
+            plan = RoutePlan(deployments=plan)
+        first = self._deployments[plan.deployments[0]].plan
+        policy = plan.policy
+        if policy.max_attempts is None:
+            limit = first.retry.max_attempts + len(plan.deployments) - 1
+            policy = replace(policy, max_attempts=limit)
         return Route(
             name,
-            [
-                Deployment(
-                    name=d.plan.name,
-                    inflight=d.inflight,
-                    inspect=self._accounts.guard(d.plan.name, d.inspect)
-                    if self._accounts
-                    else d.inspect,
-                    ready=lambda d=d: d.ready,
-                )
-                for d in deployments
-            ],
-            timeout=deployments[0].plan.timeout,
+            [self._known[deployment] for deployment in plan.deployments],
+            timeout=first.timeout,
+            policy=policy,
         )
+
+
+def _known(running: RunningDeployment, accounts: Accounts | None) -> Deployment:
+    name = running.plan.name
+    return Deployment(
+        name=name,
+        inflight=running.inflight,
+        inspect=accounts.guard(name, running.inspect) if accounts else running.inspect,
+        ready=lambda: running.ready,
+        healthy=lambda: running.healthy,
+        context=running.plan.context,
+    )

@@ -214,6 +214,31 @@ def test_a_fault_of_a_runner_is_told_in_the_words_of_its_kind(runner: str, told:
             "x.yaml:5: routes.chat.deployments: empty; at least one is needed",
         ),
         (
+            SMALL + "routes:\n  chat: {deployments: [local], weights: {lokal: 2}}",
+            (
+                'x.yaml:5: routes.chat.weights.lokal: no deployment "lokal" in this route;'
+                ' did you mean "local"?'
+            ),
+        ),
+        (
+            SMALL + "routes:\n  chat: {deployments: [local], failover: {quota: larger}}",
+            (
+                'x.yaml:5: routes.chat.failover.quota: found "larger", next, never or a list of'
+                " deployments or null is allowed"
+            ),
+        ),
+        (
+            SMALL + "routes:\n  chat: {deployments: [local], failover: {quota: [big]}}",
+            (
+                'x.yaml:5: routes.chat.failover.quota[0]: no deployment "big" in this route;'
+                " local is allowed"
+            ),
+        ),
+        (
+            SMALL + "routes:\n  chat: {deployments: [local], failover: {qouta: next}}",
+            'x.yaml:5: routes.chat.failover.qouta: unknown key; did you mean "quota"?',
+        ),
+        (
             SMALL + "routes:\n  local: {deployments: [local]}",
             "x.yaml:5: routes.local: a deployment has this name, so it is a route already",
         ),
@@ -383,8 +408,10 @@ def test_the_shipped_files_show_every_key_there_is():
     assert set(deployment) == keys_of("Deployment")
     assert set(deployment["runner"]) == keys_of("Torch")
     assert set(remote["deployments"]["hosted"]["runner"]) == keys_of("OpenAI")
-    for key in keys_of("Deployment") - {"runner", "slots"}:
+    for key in keys_of("Deployment") - {"runner", "slots", "context"}:
         assert set(deployment[key]) == keys_of(key.capitalize()), key
+    assert set(default["routes"]["chat"]) == keys_of("Route")
+    assert set(default["routes"]["chat"]["failover"]) == keys_of("Failover")
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -1,13 +1,14 @@
 """One request's way over the deployments of its route.
 
-Those that are ready come first, in the configured order; the others are tried after them, for one
-that is about to be back is better than none. A deployment that gives a request up hands it back
-here; as long as nothing was delivered the next one gets it, if the error is of a kind that another
-deployment may not share. No deployment is tried twice.
+A deployment that gives the request up hands it back here; as long as nothing was delivered the next
+one gets it, if the rules of the route say so. Each deployment is taken out of those ahead before it
+is asked, so none is tried twice, whatever the rules say; and one bound holds for the attempts at
+all of them together, so that tries don't multiply. Of that bound one attempt is kept for each
+healthy deployment that is still ahead: the first one's retries can't use it up.
 """
 
 import asyncio
-from collections.abc import Sequence
+from functools import partial
 
 from orchestrator.errors import (
     CircuitOpenError,
@@ -19,47 +20,85 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Failed
 from orchestrator.request import PriorityRequest
-from orchestrator.routing.route import Deployment
+from orchestrator.routing.deployment import Deployment
+from orchestrator.routing.explain import story
+from orchestrator.routing.route import RoutePolicy
 
 
 class Journey:
-    """One request's way over the deployments of its route."""
+    """One request's way.
 
-    __slots__ = ("_ahead", "_errors", "_request")
+    Args:
+        request: Whose.
+        policy: The route's.
+        ahead: The deployments that may be able to serve it, the best one first.
+    """
 
-    def __init__(self, request: PriorityRequest, able: Sequence[Deployment]) -> None:
+    __slots__ = ("_ahead", "_errors", "_policy", "_request")
+
+    def __init__(
+        self, request: PriorityRequest, policy: RoutePolicy, ahead: list[Deployment]
+    ) -> None:
         self._request = request
-        self._ahead = iter(sorted(able, key=_not_ready) if len(able) > 1 else able)
+        self._policy = policy
+        self._ahead = ahead
         self._errors: list[OrchestratorError] = []
 
     def go_on(self) -> None:
         """Gives the request to the next deployment that takes it, or ends it."""
-        channel = self._request.channel
-        for deployment in self._ahead:
-            if channel.ending is not None:
+        request = self._request
+        while self._ahead and not self._is_spent():
+            if request.channel.ending is not None:
                 return
+            deployment = self._ahead.pop(0)
+            self._bound_attempts()
             try:
                 deployment.inflight.accept(
-                    self._request, self._given_up, now=asyncio.get_running_loop().time()
+                    request,
+                    partial(self._given_up, deployment),
+                    now=asyncio.get_running_loop().time(),
                 )
             except (EngineError, QueueFullError) as refusal:
                 self._errors.append(refusal)
+                request.passed_over.append((deployment.name, refusal.code))
+                self._ahead = self._policy.rules.follow(refusal, deployment, self._ahead)
             else:
                 return
-        channel.end(Failed(self._most_telling()))
+        self._fail(self._most_telling())
 
-    def _given_up(self, error: OrchestratorError) -> None:
+    def _is_spent(self) -> bool:
+        limit = self._policy.max_attempts
+        return limit is not None and len(self._request.attempts) >= limit
+
+    def _bound_attempts(self) -> None:
+        """Tells the attempts at the next deployment what is kept for those after it."""
+        request, limit = self._request, self._policy.max_attempts
+        others = sum(deployment.healthy() for deployment in self._ahead) if self._ahead else 0
+        request.others_ahead = others > 0
+        request.attempt_limit = None if limit is None else limit - others
+
+    def _given_up(self, deployment: Deployment, error: OrchestratorError) -> None:
         request = self._request
         self._errors.append(error)
-        tried = bool(request.attempts)
+        if self._policy.measures and error.is_silence and request.attempts:
+            now = asyncio.get_running_loop().time()
+            deployment.latency.observe(now - request.attempts[-1].started_at, now)
+        ahead = self._policy.rules.follow(error, deployment, self._ahead)
         if (
-            not error.fails_over
+            not (ahead or error.fails_over)
+            or (request.attempts and not request.idempotent)
             or not request.channel.retract()
-            or (tried and not request.idempotent)
         ):
-            request.channel.end(Failed(error))
+            self._fail(error)
             return
+        self._ahead = ahead
         self.go_on()
+
+    def _fail(self, error: OrchestratorError) -> None:
+        request = self._request
+        if request.channel.ending is None and len(request.attempts) > 1:
+            error.add_note(f"attempts: {story(request)}")
+        request.channel.end(Failed(error))
 
     def _most_telling(self) -> OrchestratorError:
         """What an upstream or worker said counts more than a refusal of our own."""
@@ -73,7 +112,3 @@ class Journey:
                 if isinstance(error, EngineUnhealthyError):
                     return error
         return self._errors[0] if self._errors else InternalError("the route has no deployment")
-
-
-def _not_ready(deployment: Deployment) -> bool:
-    return not deployment.ready()

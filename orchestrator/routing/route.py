@@ -1,22 +1,30 @@
-"""What routing knows of a deployment, and of a route over some of them."""
+"""A public model name: deployments, and how one of them is chosen and followed by another."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
-from orchestrator.inflight import Inflight
-from orchestrator.request import PriorityRequest
+from orchestrator.routing.deployment import Deployment
+from orchestrator.routing.rules import NO_RULES, Rules
+
+Strategy = Literal["failover", "weighted", "least_busy", "latency"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Deployment:
-    """What routing knows of a deployment."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutePolicy:
+    """How a route chooses among its deployments, and what it does when one fails."""
 
-    name: str
-    inflight: Inflight
-    inspect: Callable[[PriorityRequest], Awaitable[None] | None]
-    """Refuses, by raising a `RequestError`, what this deployment can never serve."""
-    ready: Callable[[], bool]
-    """Whether a request sent now would be served; never false because of load."""
+    strategy: Strategy = "failover"
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    """For `weighted`, by deployment; one that isn't named has 1."""
+    max_attempts: int | None = None
+    """Attempts of one request over all deployments; None is no bound of the route's own."""
+    rules: Rules = NO_RULES
+
+    @property
+    def measures(self) -> bool:
+        """Whether it wants to know how long first tokens take."""
+        return self.strategy == "latency"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,7 @@ class Route:
     deployments: Sequence[Deployment]
     timeout: float = 600.0
     """Seconds that a request has, if it doesn't say so itself."""
+    policy: RoutePolicy = field(default_factory=RoutePolicy)
 
     @property
     def ready(self) -> bool:

@@ -6,7 +6,8 @@ else.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+import random
+from collections.abc import Awaitable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
 
@@ -23,9 +24,11 @@ from orchestrator.errors import (
     one_line,
 )
 from orchestrator.events import Failed, Finished
-from orchestrator.request import PriorityRequest
+from orchestrator.request import AttemptRecord, PriorityRequest
+from orchestrator.routing.deployment import Deployment
 from orchestrator.routing.journey import Journey
-from orchestrator.routing.route import Deployment, Route
+from orchestrator.routing.route import Route
+from orchestrator.routing.strategy import in_order
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +43,18 @@ class Router:
 
     Args:
         routes: By name.
+        chance: Of the strategies.
         accounts: Enters what each request costs; None if nobody asks.
     """
 
-    def __init__(self, routes: Mapping[str, Route], accounts: Accounts | None = None) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        chance: random.Random,
+        accounts: Accounts | None = None,
+    ) -> None:
         self._routes = routes
+        self._chance = chance
         self._accounts = accounts
         self._inspections: dict[asyncio.Task[None], PriorityRequest] = {}
 
@@ -96,13 +106,19 @@ class Router:
             self._accounts.open(request, [deployment.name for deployment in route.deployments])
         able, waiting = _inspect(route, request)
         if waiting:
-            self._finish_inspection(request, able, waiting)
+            self._finish_inspection(request, route, able, waiting)
         else:
-            Journey(request, able).go_on()
+            self._begin(request, route, able)
+
+    def _begin(self, request: PriorityRequest, route: Route, able: list[Deployment]) -> None:
+        if route.policy.measures:
+            _measure(request, able)
+        Journey(request, route.policy, in_order(route.policy, able, self._chance)).go_on()
 
     def _finish_inspection(
         self,
         request: PriorityRequest,
+        route: Route,
         able: list[Deployment],
         waiting: dict[Deployment, Awaitable[None]],
     ) -> None:
@@ -125,7 +141,7 @@ class Router:
                 except OrchestratorError as error:  # it couldn't tell: the attempt will
                     logger.info("%s could not inspect: %s", deployment.name, describe(error))
             if able:
-                Journey(request, able).go_on()
+                self._begin(request, route, able)
             else:
                 request.channel.end(Failed(refusals[0]))
 
@@ -151,6 +167,18 @@ def _uninspected(cause: BaseException) -> InternalError:
     error = InternalError(f"the inspection of the request raised {name}; the log tells more")
     error.__cause__ = cause
     return error
+
+
+def _measure(request: PriorityRequest, deployments: Sequence[Deployment]) -> None:
+    """Tells each deployment how long its attempts take to the first token, as it comes."""
+    loop = asyncio.get_running_loop()
+    known = {deployment.name: deployment.latency for deployment in deployments}
+
+    def observe(record: AttemptRecord) -> None:
+        now = loop.time()
+        known[record.deployment].observe(now - record.started_at, now)
+
+    request.on_first_token = observe
 
 
 def _heard(answer: asyncio.Future[None]) -> None:

@@ -23,6 +23,7 @@ class Stage:
     script: Callable[[PriorityRequest, int], Sequence[Line]]
     """(request, number of the call from 0) -> lines; without `Finished` it ends early."""
     local: bool = False
+    context: int | None = None
     start_error: Callable[[int], BaseException | None] = lambda _: None
     """(number of the start from 0) -> what the start fails with."""
     start_gate: asyncio.Event | None = None

@@ -12,7 +12,7 @@ from orchestrator.actors.supervisor import Supervision
 from orchestrator.channel import Channel
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import Ending, Failed, Finished
-from orchestrator.plan import BreakerSettings, DeploymentPlan
+from orchestrator.plan import BreakerSettings, DeploymentPlan, RoutePlan
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import Message, Priority, PriorityRequest, SamplingParams
@@ -118,7 +118,7 @@ def assert_at_rest(system: System, slots: int) -> None:
 @contextlib.asynccontextmanager
 async def running(
     stages: Mapping[str, Stage],
-    routes: Mapping[str, Sequence[str]] | None = None,
+    routes: Mapping[str, RoutePlan | Sequence[str]] | None = None,
     *,
     ready: bool = True,
     monitored: bool = False,
@@ -127,7 +127,7 @@ async def running(
 ) -> AsyncGenerator[System]:
     """A started system with a deployment per stage, ready if that is wanted; closed at the end."""
     plans = [
-        DeploymentPlan(name=name, factory=stage.factory(), **settings)
+        DeploymentPlan(name=name, factory=stage.factory(), context=stage.context, **settings)
         for name, stage in stages.items()
     ]
     system = System(plans, routes, monitored=monitored, accounts=accounts)

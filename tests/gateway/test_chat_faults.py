@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import Callable
 
 import pytest
@@ -21,7 +22,7 @@ class RouterThat(Router):
     """Does as it is told with what is submitted."""
 
     def __init__(self, act: Callable[[PriorityRequest], None]) -> None:
-        super().__init__({})
+        super().__init__({}, random.Random(0))
         self._act = act
         self.requests: list[PriorityRequest] = []
 

@@ -1,6 +1,7 @@
 """Which deployment serves, what follows a failure, and the one ending when nothing does."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -26,7 +27,7 @@ from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import AttemptRecord, PriorityRequest
 from orchestrator.routing.journey import Journey
-from orchestrator.routing.route import Route
+from orchestrator.routing.route import Route, RoutePolicy
 from orchestrator.routing.router import Router
 from tests.fakes.scripted import DONE, Stage, always
 from tests.fakes.systems import ask, error_of, make_request, read, running
@@ -367,7 +368,8 @@ def test_a_deadline_ends_an_inspection_that_hangs():
 
 
 async def test_a_name_of_any_length_costs_no_time_and_is_not_repeated_whole() -> None:
-    router = Router({f"route-{number}": Route(f"route-{number}", []) for number in range(100)})
+    routes = {f"route-{number}": Route(f"route-{number}", []) for number in range(100)}
+    router = Router(routes, random.Random(0))
 
     with pytest.raises(ModelNotFoundError) as raised:
         router.route("c" * 4_000_000)
@@ -410,7 +412,7 @@ async def test_a_poison_that_ended_an_attempt_tells_more_than_a_refusal_before_i
     request.attempts.append(
         AttemptRecord(deployment="b", worker="b/0.1", epoch=1, started_at=0.0, queued_for=0.0)
     )
-    journey = Journey(request, [])
+    journey = Journey(request, RoutePolicy(), [])
     journey._errors += [CircuitOpenError("a refuses"), EngineUnhealthyError("b is poisoned")]
 
     journey.go_on()

@@ -11,6 +11,7 @@ What is measured at rest is written into the journal, so that the verdict needs 
 import asyncio
 import itertools
 import logging
+import random
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,6 +119,7 @@ class _Trial:
             plan.routes,
             monitored=False,
             points=self._recorder,
+            chance=random.Random(plan.seed),
         )
         self._timers: list[asyncio.TimerHandle] = []
         self._unwatched: set[str] = set()

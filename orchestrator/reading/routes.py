@@ -1,0 +1,86 @@
+"""The sections of the YAML below `routes`."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from orchestrator.reading.quantities import Value, not_allowed, text, whole
+from orchestrator.reading.sections import Section
+from orchestrator.reading.text import list_of
+
+Name = Annotated[
+    str,
+    text(
+        r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$",
+        "a name of up to 128 letters, digits and . _ : / @ + - (a letter or digit first)",
+    ),
+]
+_WORDS = ("next", "never", "larger")
+
+
+def _action(*, larger: bool) -> Value:
+    """`next`, `never` or a list of deployments; for a context that was too long also `larger`."""
+    words = _WORDS if larger else _WORDS[:2]
+    allowed = f"{', '.join(words)} or a list of deployments"
+
+    def read(value: object, _: object) -> str | tuple[str, ...]:
+        if isinstance(value, str) and value in words:
+            return value
+        names = list_of(value)
+        if names and all(isinstance(name, str) for name in names):
+            return tuple(map(str, names))
+        raise not_allowed(allowed)
+
+    listed = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    return Value(read, {"anyOf": [{"enum": list(words)}, listed]})
+
+
+Action = Annotated[str | tuple[str, ...], _action(larger=False)]
+ContextAction = Annotated[str | tuple[str, ...], _action(larger=True)]
+
+
+class Failover(Section):
+    """What follows when a deployment can't serve a request of which nothing was delivered."""
+
+    context_length: ContextAction | None = None
+    """The context is too long; larger is a deployment with a greater `context`, and the default."""
+    content_filter: Action | None = None
+    """The provider's filter refused; never by default."""
+    invalid_request: Action | None = None
+    """The provider refused the request itself; never by default."""
+    queue_full: Action | None = None
+    """No room in the queue; next by default."""
+    rate_limit: Action | None = None
+    """429, after the retries; next by default."""
+    quota: Action | None = None
+    """The account is used up; next by default, at once."""
+    authentication: Action | None = None
+    """The key, or the right to the model, was refused; next by default, at once."""
+    timeout: Action | None = None
+    """A step made no progress in time; next by default, at once."""
+    upstream: Action | None = None
+    """Any other fault of the provider, after the retries; next by default."""
+    worker: Action | None = None
+    """The worker or its model host was lost, after the retries; next by default."""
+    unhealthy: Action | None = None
+    """The breaker is open, or the engine down; next by default, at once."""
+
+
+class Route(Section):
+    """A model name that callers use."""
+
+    deployments: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    """Deployments that serve it, the preferred one first; the next takes over when one fails."""
+    strategy: Literal["failover", "weighted", "least_busy", "latency"] = "failover"
+    """Which of the healthy ones serves: failover takes them in their order, weighted by chance,
+    least_busy by requests per slot, latency by the time to the first token (best of two)."""
+    weights: Annotated[
+        Mapping[Name, Annotated[int, whole(0, 1_000_000)]],
+        Field(json_schema_extra={"additionalProperties": False}),
+    ] = Field(default={})
+    """For weighted: each deployment's share, 1 where none is given, 0 for failover only."""
+    max_attempts: Annotated[int, whole(1, 100)] | None = None
+    """Attempts of one request at all deployments together; null is the first one's
+    `retry.max_attempts` and one more for each further deployment."""
+    failover: Failover = Failover()

@@ -1,0 +1,30 @@
+"""What routing knows of a deployment."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from orchestrator.inflight import Inflight
+from orchestrator.request import PriorityRequest
+from orchestrator.routing.latency import Latency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Deployment:
+    """One that a route may send requests to."""
+
+    name: str
+    inflight: Inflight
+    inspect: Callable[[PriorityRequest], Awaitable[None] | None]
+    """Refuses, by raising a `RequestError`, what this deployment can never serve."""
+    ready: Callable[[], bool]
+    """Whether a request sent now would be served; never false because of load."""
+    healthy: Callable[[], bool]
+    """Whether it is ready and its breaker would let an attempt through."""
+    context: int | None = None
+    """Tokens that prompt and answer may have together; None is unknown."""
+    latency: Latency = field(default_factory=Latency)
+
+    @property
+    def load(self) -> float:
+        """Requests that wait or run, per slot."""
+        return len(self.inflight) / max(1, self.inflight.slots)
