@@ -45,9 +45,9 @@ class Runner(Protocol):
     ) -> AsyncGenerator[TokenChunk | Finished, None]:
         """Streams the answer: chunks, then one `Finished`, after which the stream ends.
 
-        The runner arms `lease` for each step (`connect`, `first_token`, `next_token`) and calls
-        `lease.progress()` per token. Closing the generator or cancelling its task frees all that
-        the attempt holds (upstream connection, place in the batch) at once.
+        The runner arms `lease` for each step (`connect`, `first_step`, `first_token`,
+        `next_token`) and calls `lease.progress()` per token. Closing the generator or cancelling
+        its task frees all that the attempt holds (upstream connection, place in the batch) at once.
 
         Raises:
             OrchestratorError: One of its subclasses of scope request, upstream or worker.

@@ -22,6 +22,7 @@ class Step(StrEnum):
     """What an attempt is waiting for."""
 
     CONNECT = "connect"
+    FIRST_STEP = "first_step"
     FIRST_TOKEN = "first_token"
     NEXT_TOKEN = "next_token"
 
@@ -31,6 +32,9 @@ class StepLimits:
     """Seconds that each step may take without progress."""
 
     connect: float = 5.0
+    first_step: float = 120.0
+    """The first step of a model that was just loaded: it may compile, or fetch its weights from a
+    disk, and is no measure of the steps that follow."""
     first_token: float = 60.0
     inter_token: float = 20.0
 
@@ -39,6 +43,8 @@ class StepLimits:
         match step:
             case Step.CONNECT:
                 return self.connect
+            case Step.FIRST_STEP:
+                return self.first_step
             case Step.FIRST_TOKEN:
                 return self.first_token
             case Step.NEXT_TOKEN:

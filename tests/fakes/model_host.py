@@ -7,6 +7,7 @@ last message says what a stream does:
 
     say 5        five tokens, then the end
     wait         one token, then nothing until it is canceled
+    slow         half a second, then one token and the end
     read 3       three pieces of prompt, then one token and the end
     refuse       the model fails on it, and on it alone
     exit         one token, last words, exit code 3
@@ -79,6 +80,9 @@ class FakeHost:
             case "wait":
                 self.open.add(stream)
                 self.tell(Produced(stream, "first"))
+            case "slow":
+                threading.Event().wait(0.5)
+                self.end(stream, "slow")
             case "read":
                 for done in range(int(number)):
                     self.tell(Prefilled(stream, done + 1, int(number)))

@@ -1,7 +1,8 @@
 """The model host: a child process with one model, `python -m orchestrator.runners.torch.host`.
 
-It has one thread, which alternates between commands and model steps, and it lives as long as the
-other end of its socket. Its arguments are the socket's descriptor and its parent's process id.
+One thread alternates between commands and model steps, another holds the lifeline, and it lives as
+long as the other end of its socket. Its arguments are the socket's descriptor, its parent's process
+id and the lifeline's descriptor.
 """
 
 import ctypes
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import describe
+from orchestrator.runners.torch import lifeline
 from orchestrator.runners.torch.wire import (
     Admit,
     Cancel,
@@ -173,8 +175,9 @@ def main(link: Callable[[int], Link] = Link) -> None:
     faulthandler.enable()
     # ^C in a terminal is for the gateway, which ends its hosts in its own order
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    descriptor, parent, life = map(int, sys.argv[1:4])
     guard_against_orphanage(parent)
+    lifeline.hold(life)
     serve(link(descriptor))
 
 

@@ -1,10 +1,11 @@
 """One model host seen from its parent: a child process, its socket and its streams.
 
 Rules:
-    1. The host's death is the end of its socket; whatever it sent before is delivered before.
+    1. The host's death is the end of its socket or of its lifeline, whichever comes first; whatever
+       it sent before is delivered before.
     2. Every open stream learns of the death once, all with the same error.
     3. It is always reaped; a host that doesn't end is asked, then terminated, then killed.
-    4. Nothing but `ready`, `closed`, `aclose` and a stream's `receive` waits.
+    4. Nothing but `ready`, `closed`, `reaped`, `aclose` and a stream's `receive` waits.
 
 Made on the event loop's thread, which must outlive it: on Linux the kernel kills the host when the
 thread that started it ends (trap C3).
@@ -23,6 +24,7 @@ import msgspec
 
 from orchestrator.errors import OrchestratorError, WorkerCrashedError, WorkerStartError
 from orchestrator.runners.torch.life import SignsOfLife
+from orchestrator.runners.torch.lifeline import exit_of
 from orchestrator.runners.torch.report import OutputTail, crash_report
 from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.runners.torch.streams import LAST_EVENTS, HostStream
@@ -30,15 +32,19 @@ from orchestrator.runners.torch.wire import (
     Admit,
     Cancel,
     Command,
+    Completed,
     Count,
     FrameDecoder,
     Load,
     LoadFailed,
     Loading,
+    Prefilled,
+    Produced,
     Ready,
     Report,
     Shutdown,
     Step,
+    StreamEvent,
     Warned,
     WireError,
     frame,
@@ -54,6 +60,8 @@ KILLED_SECONDS = 5.0
 ENDING_SECONDS = 1.0
 """A host whose socket has ended gets this long to end by itself."""
 REAP_INTERVAL = 0.001
+REAPED_SECONDS = 0.005
+"""A small host is reaped within this time; a large one's streams don't wait for it."""
 TICK_SECONDS = 1.0
 REPEAT_SECONDS = 10.0
 """A stage that lasts is told again after each so many."""
@@ -68,6 +76,7 @@ class HostProcess:
     Args:
         process: The child; its output is a non-blocking pipe.
         link: The parent's end of the socket, non-blocking.
+        lifeline: The reading end of the pipe that ends when the host does.
         settings: What the host loads.
         on_progress: Gets a line for each stage of loading and one each 10 s while it lasts.
     """
@@ -76,12 +85,14 @@ class HostProcess:
         self,
         process: subprocess.Popen[bytes],
         link: socket.socket,
+        lifeline: int,
         settings: TorchSettings,
         on_progress: Callable[[str], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._process = process
         self._socket = link
+        self._lifeline = lifeline
         self._settings = settings
         self._on_progress = on_progress
         self._tail = OutputTail(process.pid)
@@ -102,8 +113,11 @@ class HostProcess:
         self._timer: asyncio.TimerHandle | None = None
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._death: asyncio.Future[WorkerCrashedError] = self._loop.create_future()
+        self._reaped: asyncio.Future[None] = self._loop.create_future()
         self.facts: Ready | None = None
         """What is known of the model, once it is ready."""
+        self.stepped = False
+        """Whether the model has taken a step since it was loaded."""
 
     def __repr__(self) -> str:
         if self._death.done():
@@ -125,11 +139,12 @@ class HostProcess:
             WorkerStartError: The operating system can't start a process.
         """
         ours, theirs = socket.socketpair()
+        lifeline, held = os.pipe()
         try:
             with theirs:
                 process = subprocess.Popen(  # noqa: S603 - our own program, arguments are numbers
-                    [*program, str(theirs.fileno()), str(os.getpid())],
-                    pass_fds=(theirs.fileno(),),
+                    [*program, str(theirs.fileno()), str(os.getpid()), str(held)],
+                    pass_fds=(theirs.fileno(), held),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
@@ -139,10 +154,13 @@ class HostProcess:
                 )
         except OSError as error:
             ours.close()
+            os.close(lifeline)
             raise WorkerStartError(f"no model host could be started: {error}") from error
+        finally:
+            os.close(held)
         ours.settimeout(0.0)
         os.set_blocking(_output_of(process), False)
-        host = cls(process, ours, settings, on_progress)
+        host = cls(process, ours, lifeline, settings, on_progress)
         host._begin()
         return host
 
@@ -176,6 +194,10 @@ class HostProcess:
         if self._closing:
             await self._loop.create_future()
         return crash
+
+    async def reaped(self) -> None:
+        """Waits until nothing is left of a host that died, its memory included: 5 s at the most."""
+        await asyncio.shield(self._reaped)
 
     def open(self, make: Callable[[int], Admit | Count]) -> HostStream:
         """Sends a command that begins a stream.
@@ -213,28 +235,29 @@ class HostProcess:
         try:
             if self.facts is not None:
                 self._send(Shutdown())
-                if await self._dies_within(ASKED_SECONDS):
+                if await self._ends_within(ASKED_SECONDS):
                     return
             if not self._lost:
                 self._process.terminate()
-            if await self._dies_within(TERMINATED_SECONDS):
+            if await self._ends_within(TERMINATED_SECONDS):
                 return
             self.kill("it was shut down and didn't end by itself")
-            await self._dies_within(KILLED_SECONDS)
+            await self._ends_within(KILLED_SECONDS)
         except asyncio.CancelledError:
             self.kill("its shutdown was interrupted")
             raise
 
-    async def _dies_within(self, seconds: float) -> bool:
+    async def _ends_within(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                await asyncio.shield(self._death)
+                await asyncio.shield(self._reaped)
         except TimeoutError:
             return False
         return True
 
     def _begin(self) -> None:
         self._loop.add_reader(self._socket.fileno(), self._receive)
+        self._loop.add_reader(self._lifeline, self._lose)
         self._loop.add_reader(_output_of(self._process), self._listen)
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
         self._send(Load(self._settings))
@@ -262,21 +285,24 @@ class HostProcess:
             self._timer.cancel()
             self._timer = None
 
-    def _receive(self) -> None:
+    def _receive(self) -> bool:
+        """Takes in what came; returns whether there may be more of it."""
         try:
             data = self._socket.recv(RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError:
             data = b""
         if not data:
+            self._loop.remove_reader(self._socket.fileno())
             self._lose()
-            return
+            return False
         try:
             for body in self._decoder.feed(data):
                 self._handle(report_decoder.decode(body))
         except (WireError, msgspec.DecodeError) as error:
             self.kill(f"it sent what is no report: {error}", error)
+        return True
 
     def _handle(self, report: Report) -> None:
         match report:
@@ -288,6 +314,8 @@ class HostProcess:
                     find = self._streams.pop if ends else self._streams.get
                     if (stream := find(event.stream, None)) is not None:
                         stream.push(event)
+                if not self.stepped:
+                    self._note_first_step(events)
             case Loading(stage):
                 self._stage = stage
                 self._stage_at = self._told_at = self._loop.time()
@@ -303,6 +331,13 @@ class HostProcess:
                 self._started.set_result(None)
             case _:
                 assert_never(report)
+
+    def _note_first_step(self, events: list[StreamEvent]) -> None:
+        # an answer to a count needs no step, and a refusal none of the model's
+        if any(isinstance(event, Prefilled | Produced | Completed) for event in events):
+            self.stepped = True
+            for stream in self._streams.values():
+                stream.wake()
 
     def _listen(self) -> None:
         """Reads what the host printed."""
@@ -344,26 +379,38 @@ class HostProcess:
             self._send(Cancel(number))
 
     def _lose(self) -> None:
-        """The socket has ended: the host is dead or as good as dead."""
+        """Socket or lifeline has ended: the host is dead or as good as dead."""
         if self._lost:
             return
         self._lost = True
         self._stop_ticking()
-        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_reader(self._lifeline)
+        os.close(self._lifeline)
         self._loop.remove_writer(self._socket.fileno())
-        self._socket.close()
         self._reap(self._loop.time())
 
     def _reap(self, lost_at: float) -> None:
-        # the socket ends a moment before the process can be reaped; to kill it in that moment would
-        # cover up how it ended
+        # both end a moment before the process can be reaped; to kill it in that moment would cover
+        # up how it ended
         returncode = self._process.poll()
         age = self._loop.time() - lost_at
-        if returncode is None and age < KILLED_SECONDS:
-            if age > ENDING_SECONDS:
-                self._process.kill()
-            self._loop.call_later(REAP_INTERVAL, self._reap, lost_at)
+        over = returncode is not None or age >= KILLED_SECONDS
+        if not self._death.done():
+            told = exit_of(self.pid) if not over and age >= REAPED_SECONDS else returncode
+            if over or told is not None:
+                self._tell_end(told)
+        if over:
+            self._reaped.set_result(None)
             return
+        if age > ENDING_SECONDS:
+            self._process.kill()
+        self._loop.call_later(REAP_INTERVAL, self._reap, lost_at)
+
+    def _tell_end(self, returncode: int | None) -> None:
+        while self._receive():
+            pass  # the lifeline may end before all has been read that was sent
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
         output = self._process.stdout
         if output is not None:
             self._listen()

@@ -114,6 +114,8 @@ class ModelHost:
     async def _start(self) -> HostProcess | WorkerStartError:
         """Returns the error as a value: it is told even if every waiting slot has gone."""
         begin = asyncio.get_running_loop().time()
+        if self._process is not None:
+            await self._process.reaped()  # two hosts at once may be more than the memory holds
         try:
             process = self._process = HostProcess.spawn(
                 self._settings, on_progress=self._on_progress, program=self._program
@@ -177,12 +179,16 @@ class TorchRunner:
             GenerationFailedError: The model failed on this request.
             WorkerCrashedError: The host died.
         """
-        lease.arm(Step.FIRST_TOKEN)
+        process = self._started_process()
+        lease.arm(Step.FIRST_TOKEN if process.stepped else Step.FIRST_STEP)
         try:
-            with self._admit(request) as stream:
+            with self._admit(process, request) as stream:
                 unseen = 0  # tokens whose text is held back
                 while True:
-                    for event in await stream.receive():
+                    events = await stream.receive()
+                    if lease.step is Step.FIRST_STEP:
+                        lease.arm(Step.FIRST_TOKEN)
+                    for event in events:
                         lease.progress()
                         match event:
                             case Produced(_, text):
@@ -218,14 +224,12 @@ class TorchRunner:
         """Lets go of the host, which the deployment's factory closes."""
         self._process = None
 
-    def _admit(self, request: PriorityRequest) -> HostStream:
+    def _admit(self, process: HostProcess, request: PriorityRequest) -> HostStream:
         messages = to_wire(request)
         sampling = request.sampling
         seed = self._chance.randint(0, MAX_SEED) if sampling.seed is None else sampling.seed
         try:
-            return self._started_process().open(
-                lambda number: Admit(number, messages, sampling, seed)
-            )
+            return process.open(lambda number: Admit(number, messages, sampling, seed))
         except WireError as error:
             raise RequestTooLargeError(f"messages: {error}", param="messages") from error
 
@@ -280,7 +284,9 @@ class Inspector:
         try:
             async with asyncio.timeout(COUNT_SECONDS):
                 with process.open(lambda number: Count(number, messages, max_tokens)) as stream:
-                    (event,) = await stream.receive()
+                    while not (events := await stream.receive()):
+                        pass  # it was told that others' first step is done
+                    (event,) = events
         except (TimeoutError, WorkerError):
             return
         if isinstance(event, Refused):

@@ -44,15 +44,17 @@ class HostStream:
         """Takes what the host said."""
         self._events.append(event)
         self.writing = self.writing or isinstance(event, Produced)
-        self._wake()
+        self.wake()
 
     def fail(self, error: OrchestratorError) -> None:
         """Nothing more will come, for this reason; what came before is still read first."""
         self._error = error
-        self._wake()
+        self.wake()
 
     async def receive(self) -> list[StreamEvent]:
         """Waits until something came and returns all of it; one reader at a time.
+
+        Nothing, if only the host's first step was done: whoever waits may ask less of the next.
 
         Raises:
             WorkerCrashedError: The host died, and all that it said has been read.
@@ -68,6 +70,7 @@ class HostStream:
             raise self._error
         return events
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Lets the reader look around, whether anything came or not."""
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)

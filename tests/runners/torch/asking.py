@@ -8,6 +8,7 @@ from orchestrator.events import Finished
 from orchestrator.request import Message, PriorityRequest, SamplingParams
 from orchestrator.runners.base import Runner
 from orchestrator.runners.lease import Lease, StepLimits
+from orchestrator.runners.torch.process import HostProcess
 from orchestrator.runners.torch.runner import TorchRunner
 
 
@@ -33,11 +34,13 @@ def lease() -> Lease:
     return Lease(StepLimits(), lambda _: None)
 
 
-async def answer(runner: Runner, asked: PriorityRequest) -> tuple[str, Finished]:
+async def answer(
+    runner: Runner, asked: PriorityRequest, watched: Lease | None = None
+) -> tuple[str, Finished]:
     """Reads a whole answer: its text, and the ending."""
     text = ""
     ending: Finished | None = None
-    async with aclosing(runner.generate(asked, lease())) as events:
+    async with aclosing(runner.generate(asked, watched or lease())) as events:
         async for event in events:
             assert ending is None
             if isinstance(event, Finished):
@@ -48,7 +51,11 @@ async def answer(runner: Runner, asked: PriorityRequest) -> tuple[str, Finished]
     return text, ending
 
 
-def pid_of(runner: Runner) -> int:
+def process_of(runner: Runner) -> HostProcess:
     assert isinstance(runner, TorchRunner)
     assert runner.process is not None
-    return runner.process.pid
+    return runner.process
+
+
+def pid_of(runner: Runner) -> int:
+    return process_of(runner).pid

