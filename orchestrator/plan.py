@@ -184,7 +184,7 @@ def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> D
         ),
         steps=StepLimits(
             connect=timeouts.connect,
-            first_step=timeouts.first_step or min(2 * timeouts.first_token, timeouts.total),
+            first_step=max(timeouts.first_step, timeouts.first_token),
             first_token=timeouts.first_token,
             inter_token=timeouts.inter_token,
         ),

@@ -153,9 +153,9 @@ class Timeouts(Section):
     """Until the connection to a provider stands."""
     first_token: Duration = 60.0
     """From then to the first token."""
-    first_step: Duration | None = None
-    """The same for the first step of a local model after a load, which may compile what later
-    steps use; twice `first_token` by default."""
+    first_step: Duration = 120.0
+    """Until the first step of a local model after a load is done, which may compile what later
+    steps use; `first_token` where that is longer."""
     inter_token: Duration = 20.0
     """Between two tokens."""
     total: Duration = 600.0
@@ -163,8 +163,12 @@ class Timeouts(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for step in ("connect", "first_step", "first_token", "inter_token"):
-            _ascending(step, cast("float | None", getattr(self, step)) or 0.0, "total", self.total)
+        for step in ("connect", "first_token", "inter_token"):
+            _ascending(step, cast("float", getattr(self, step)), "total", self.total)
+        if (
+            "first_step" in self.model_fields_set
+        ):  # its default mustn't stand in a short total's way
+            _ascending("first_step", self.first_step, "total", self.total)
         return self
 
 

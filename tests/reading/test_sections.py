@@ -91,13 +91,21 @@ def test_the_first_backoff_is_never_longer_than_the_longest(section: type[Sectio
     assert told == "initial_backoff (20s) is longer than max_backoff (10s)"
 
 
-@pytest.mark.parametrize("step", ["connect", "first_token", "inter_token"])
+@pytest.mark.parametrize("step", ["connect", "first_token", "first_step", "inter_token"])
 def test_no_step_may_take_longer_than_the_whole(step: str):
     steps = dict.fromkeys(("connect", "first_token", "inter_token"), "1s") | {step: "5s"}
 
     told = refusal(Timeouts, **steps, total="2s")
 
     assert told == f"{step} (5s) is longer than total (2s)"
+
+
+def test_a_first_step_that_nobody_named_is_in_no_short_totals_way():
+    timeouts = Timeouts.model_validate(
+        dict.fromkeys(("connect", "first_token", "inter_token"), "1s") | {"total": "2s"}
+    )
+
+    assert timeouts.first_step > timeouts.total
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:15", "mps"])
