@@ -59,6 +59,7 @@ def _judge_stream(lab: Lab, outcome: Outcome, reading: Reading, record: Record) 
     if len(reading.endings) != 1:
         found.append(f"{name} ended {len(reading.endings)} times")
     if not reference.text.startswith(reading.text):
+        outcome.mismatches += 1
         found.append(f"{name} read {reading.text!r}, which is no beginning of the answer")
     if len(attempts) > 1:
         outcome.retried += 1
@@ -66,6 +67,7 @@ def _judge_stream(lab: Lab, outcome: Outcome, reading: Reading, record: Record) 
         outcome.finished += 1
         usage = reading.stream.usage
         if reading.text != reference.text or usage is None:
+            outcome.mismatches += 1
             found.append(f"{name} is finished but not whole: {reading.text!r}")
         elif usage.completion_tokens != reference.tokens:
             found.append(f"{name} counted {usage.completion_tokens} tokens")
@@ -77,28 +79,31 @@ def _judge_stream(lab: Lab, outcome: Outcome, reading: Reading, record: Record) 
     expected = WorkerCrashedError if outcome.fault in DEATHS else WorkerHungError
     if not isinstance(reading.error.root_cause, expected):
         found.append(f"{name} tells {reading.error.root_cause!r} as its root cause")
-    if reading.text and len(attempts) == 1:
-        _judge_bounds(found, name, reading, record)
+    if reading.text and len(attempts) == 1 and (what := _out_of_bounds(reading, record)):
+        outcome.mismatches += 1
+        found.append(f"{name}: {what}")
 
 
-def _judge_bounds(found: list[str], name: str, reading: Reading, record: Record) -> None:
+def _out_of_bounds(reading: Reading, record: Record) -> str | None:
     read = len(reading.text.encode())
     bounds = record.bounds(reading.prompt)
     if bounds is None:
-        found.append(f"{name} was read, but the host knows nothing of it")
-    elif not bounds[0] <= read <= bounds[1]:
-        found.append(f"{name}: {read} bytes read, {bounds[0]} to {bounds[1]} sent")
+        return "was read, but the host knows nothing of it"
+    if not bounds[0] <= read <= bounds[1]:
+        return f"{read} bytes read, {bounds[0]} to {bounds[1]} sent"
+    return None
 
 
 def _judge_times(outcome: Outcome) -> None:
-    # a lease whose own timer is late looks once more, after as long again
-    noticed = outcome.noticed_after - 2 * outcome.lateness
     if outcome.fault in DEATHS:
-        # how long the kernel takes to take a process apart isn't ours to answer for
-        noticed = min(noticed, outcome.noticed_after - max(0.0, outcome.died_after))
+        # a loop that was not run couldn't look
+        noticed = outcome.noticed_after - outcome.lateness
         if noticed > DEATH_SECONDS:
             outcome.violations.append(f"death noticed after {noticed * 1000:.0f} ms")
-    elif noticed > HANG_SLACK_SECONDS:
+        return
+    # a lease whose own timer is late looks once more, after as long again
+    noticed = outcome.noticed_after - 2 * outcome.lateness
+    if noticed > HANG_SLACK_SECONDS:
         outcome.violations.append(f"hang noticed {noticed * 1000:.0f} ms after its lease")
 
 

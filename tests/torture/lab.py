@@ -60,12 +60,12 @@ BREEDS = {
         program="tests.torture.host",
         # a step that reads three prompts takes 0.3 s alone, 3 s on two cores with six programs, and
         # with ten of them it was once more than 6 s
-        limits=StepLimits(first_token=20.0, inter_token=10.0),
+        limits=StepLimits(first_step=20.0, first_token=20.0, inter_token=10.0),
         pace=0.1,
     ),
     "metronome": Breed(
         program="tests.torture.metronome",
-        limits=StepLimits(first_token=1.0, inter_token=1.0),
+        limits=StepLimits(first_step=1.0, first_token=1.0, inter_token=1.0),
         pace=0.005,
     ),
 }

@@ -72,6 +72,8 @@ class Outcome:
     finished: int = 0
     interrupted: int = 0
     retried: int = 0
+    mismatches: int = 0
+    """Streams whose text is no beginning of the undisturbed answer, or not the bytes sent."""
     unread: int = 0
     """Streams that ended with an error before anything was read."""
     noticed_after: float = 0.0

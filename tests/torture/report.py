@@ -13,9 +13,11 @@ from tests.torture.outcome import Outcome
 COLUMNS = (
     "fault",
     "rounds",
-    "streams finished / interrupted / retried / unread",
+    "requests",
+    "finished / interrupted / retried / unread",
+    "mismatches",
     "noticed ms median / p99 / max",
-    "after the process's end ms median / max",
+    "process ended ms median / max",
     "timer late ms median / max",
     "back after s median / max",
     "violations",
@@ -32,7 +34,7 @@ def table(outcomes: Sequence[Outcome]) -> Table:
 
 def _row(fault: str, outcomes: Sequence[Outcome]) -> list[str]:
     noticed = [1000 * o.noticed_after for o in outcomes]
-    after_end = [1000 * (o.noticed_after - o.died_after) for o in outcomes]
+    died = [1000 * o.died_after for o in outcomes]
     late = [1000 * o.lateness for o in outcomes]
     back = [o.back_after for o in outcomes]
     streams = [
@@ -45,10 +47,12 @@ def _row(fault: str, outcomes: Sequence[Outcome]) -> list[str]:
     return [
         fault,
         str(len(outcomes)),
+        str(sum(o.finished + o.interrupted + o.unread for o in outcomes)),
         " / ".join(map(str, streams)),
+        str(sum(o.mismatches for o in outcomes)),
         f"{median(noticed):.1f} / {percentile(noticed, 0.99):.1f} / {max(noticed):.1f}"
         + (" past the lease" if hang else ""),
-        "-" if hang else f"{median(after_end):.1f} / {max(after_end):.1f}",
+        "-" if hang else f"{median(died):.1f} / {max(died):.1f}",
         f"{median(late):.1f} / {max(late):.1f}",
         f"{median(back):.1f} / {max(back):.1f}",
         str(sum(len(o.violations) for o in outcomes)),

@@ -22,6 +22,9 @@ from tests.torture.report import table, write
 from tests.torture.round import play
 from tests.torture.target import NUMBERS
 
+SUMMARY_ROUNDS = 10
+"""After so many rounds of each fault the figures up to then are shown."""
+
 
 async def torture(
     breed: str,
@@ -47,6 +50,8 @@ async def torture(
                 outcome = await play(lab, number, faults[number % len(faults)], chance)
             outcomes.append(outcome)
             console.print(line(outcome), style="red" if outcome.violations else None)
+            if len(outcomes) % (SUMMARY_ROUNDS * len(faults)) == 0:
+                console.print(table(outcomes))
     return outcomes
 
 
