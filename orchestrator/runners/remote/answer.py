@@ -5,8 +5,9 @@ count seen, for some providers send it many times; a usage that nobody sent stay
 does a number that is negative or beyond 2**53.
 """
 
+import contextlib
 from collections.abc import Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -24,6 +25,9 @@ from orchestrator.runners.classify import (
     classify_event,
     shorten,
 )
+from orchestrator.runners.remote.halves import mend
+
+Told = TypeVar("Told")
 
 MAX_COUNT = 1 << 53
 """Beyond this a JSON number isn't exact any more, and nobody has counted so many tokens."""
@@ -39,6 +43,7 @@ class Answer:
     """
 
     __slots__ = (
+        "_half",
         "_own",
         "_provider",
         "_secret",
@@ -60,6 +65,8 @@ class Answer:
         self._secret = secret
         self._own = own
         self._usage: Usage | None = None
+        self._half = b""
+        """The first half of a character whose second one is still to come."""
         self.answers: Sequence[Answer] = ()
         """A reader of each, where the request wants several; this one holds them together."""
         self.begun = False
@@ -147,6 +154,29 @@ class Answer:
         except NOT_JSON:  # an error must be told either way
             payload = data[:1024].decode(errors="replace")
         return classify_event(payload, self._provider, secret=self._secret, own=self._own)
+
+    def mended(
+        self, decoder: msgspec.json.Decoder[Told], data: bytes, error: Exception, what: str
+    ) -> Told:
+        """Reads an event that its decoder has refused, in case a character was cut in two.
+
+        Args:
+            decoder: The decoder.
+            data: What came.
+            error: What the decoder said.
+            what: What should have come.
+
+        Raises:
+            UpstreamProtocolError: It is nothing that can be read.
+        """
+        whole = mend(data, self._half)
+        if whole is not None:
+            with contextlib.suppress(*NOT_JSON):
+                told = decoder.decode(whole[0])
+                self._half = whole[1]
+                return told
+        unreadable = self.no_answer(what, data, error)
+        raise unreadable from error
 
     def no_answer(self, what: str, data: bytes, error: Exception) -> UpstreamProtocolError:
         """Returns the error of an event that can't be read; whoever raises it names the cause.

@@ -193,8 +193,7 @@ class MessageDecoder(Answer):
         except NOT_JSON as error:
             if _is_foreign(data):
                 return _Event()
-            unreadable = self.no_answer("event of its API", data, error)
-            raise unreadable from error
+            event = self.mended(_events, data, error, "event of its API")
         if event is None or event.error is not None or event.type == "error":
             failure = self.failure(data)
             raise failure

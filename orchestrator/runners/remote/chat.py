@@ -171,8 +171,7 @@ class ChatDecoder(Answer):
         try:
             chunk = _chunks.decode(data)
         except NOT_JSON as error:
-            unreadable = self.no_answer("chat completion", data, error)
-            raise unreadable from error
+            chunk = self.mended(_chunks, data, error, "chat completion")
         failed = chunk.error is not None or chunk.kind == "error"
         if failed:
             failure = self.failure(data)

@@ -200,8 +200,7 @@ class GeminiDecoder(Answer):
         try:
             return decoder.decode(data)
         except NOT_JSON as error:
-            unreadable = self.no_answer("response of its API", data, error)
-            raise unreadable from error
+            return self.mended(decoder, data, error, "response of its API")
 
     def _take_response(self, response: Response, data: bytes) -> TokenChunk | None:
         if response.error is not None:

@@ -91,11 +91,15 @@ class OllamaDecoder(Answer):
         if self.done:
             return None
         self.events += 1
+        what = "line of an answer"
         try:
             line = _lines.decode(event.data)
+        except NOT_JSON as error:
+            line = self.mended(_lines, event.data, error, what)
+        try:
             calls = [_arguments(call) for call in (line.message and line.message.tool_calls) or ()]
         except NOT_JSON as error:
-            unreadable = self.no_answer("line of an answer", event.data, error)
+            unreadable = self.no_answer(what, event.data, error)
             raise unreadable from error
         if line.error is not None:
             failure = self.failure(event.data)

@@ -152,8 +152,7 @@ class ResponsesDecoder(Answer):
         try:
             found = _events.decode(event.data)
         except NOT_JSON as error:
-            unreadable = self.no_answer("event of a response", event.data, error)
-            raise unreadable from error
+            found = self.mended(_events, event.data, error, "event of a response")
         return self._take(found, event.data)
 
     def take_last(self, event: ServerSentEvent) -> TokenChunk | None:
@@ -177,8 +176,7 @@ class ResponsesDecoder(Answer):
         try:
             response = _wholes.decode(body)
         except NOT_JSON as error:
-            unreadable = self.no_answer("response", body, error)
-            raise unreadable from error
+            response = self.mended(_wholes, body, error, "response")
         if response.error is not None or response.status in ("failed", "cancelled"):
             failure = self.failure(body)
             raise failure
