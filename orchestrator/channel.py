@@ -14,6 +14,7 @@ All methods are called on the event loop of the engine that writes, as long as i
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 from orchestrator.errors import SlowConsumerError
 from orchestrator.events import Ending, Failed, TokenChunk
@@ -22,6 +23,26 @@ from orchestrator.metrics import LATE
 STREAM_CAPACITY_BYTES = 1 << 20
 HELD_CAPACITY_BYTES = 64 << 20
 CHUNK_OVERHEAD_BYTES = 64
+VALUE_BYTES = 16
+"""What a number or a name is taken for."""
+LOOKED_AT = 16
+"""Items of a long list that are looked at; thousands of logprobs would take 80 ms."""
+
+
+def weight(value: object) -> int:
+    """About how many bytes a chunk's fields hold; a long list is weighed by samples."""
+    if isinstance(value, str):
+        return VALUE_BYTES + len(value)
+    if isinstance(value, dict):
+        members = cast("dict[str, object]", value)
+        return VALUE_BYTES * len(members) + sum(map(weight, members.values()))
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        if len(items) <= LOOKED_AT:
+            return sum(map(weight, items))
+        samples = items[:: len(items) // LOOKED_AT]
+        return len(items) * sum(map(weight, samples)) // len(samples)
+    return VALUE_BYTES
 
 
 class Channel:
@@ -95,7 +116,7 @@ class Channel:
             return False
         self._size_bytes += len(chunk.text) + CHUNK_OVERHEAD_BYTES
         if chunk.fields is not None:
-            self._size_bytes += len(repr(chunk.fields))
+            self._size_bytes += weight(chunk.fields)
         if self._size_bytes > self._capacity_bytes and self._chunks:
             # a chunk that alone is larger was never left unread by anybody
             self.end(Failed(self._overflow()))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from orchestrator.channel import CHUNK_OVERHEAD_BYTES, Channel
+from orchestrator.channel import CHUNK_OVERHEAD_BYTES, Channel, weight
 from orchestrator.errors import RequestCanceledError, SlowConsumerError
 from orchestrator.events import Ending, Failed, Finished, FinishReason, TokenChunk
 from orchestrator.metrics import REGISTRY
@@ -295,3 +295,11 @@ def test_a_chunk_larger_than_the_bound_is_no_slow_reader() -> None:
 
     assert taken
     assert channel.take()[0][0].text == "x" * 5000
+
+
+def test_fields_are_weighed_by_their_texts_and_a_long_list_by_samples() -> None:
+    long = [{"token": "a" * 84}] * 10_000
+
+    assert weight({"x": "a" * 68}) == 100
+    assert weight([{"a": 1, "b": None}]) == 64
+    assert 1_000_000 <= weight({"logprobs": long}) <= 1_200_000

@@ -2,11 +2,11 @@
 
 A JSON decoder can't be interrupted, and no thread helps, for it keeps the interpreter's lock: three
 megabytes of text with many escapes took it up to 28 ms on a busy machine, in which no other stream
-moved. So the long texts are taken out of the event first, piece by piece with a pause after each;
-what is left is small and goes to the reader, and the texts are put into what the reader made of it.
-What comes out is the same as if the reader had seen the whole event.
+moved. So the long texts and arrays are taken out of the event first, piece by piece with a pause
+after each; what is left is small and goes to the reader, and they are put into what the reader made
+of it. What comes out is the same as if the reader had seen the whole event.
 
-An event that is large without long texts is read as it is.
+An event that is large without either is read as it is.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ import msgspec
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import TokenChunk
 from orchestrator.runners.classify import NOT_JSON
+from orchestrator.runners.remote.large_arrays import long_array
 from orchestrator.runners.remote.sse import ServerSentEvent
 
 LARGE_EVENT_BYTES = 256 << 10
@@ -32,6 +33,8 @@ ESCAPE_BYTES = len(b"\\u0000")
 # Characters that no text may have (Unicode 23.7, "Noncharacters") stand for what was taken out.
 OPEN, CLOSE = "\ufdd0", "\ufdd1"
 STAND_IN = re.compile(f"{OPEN}([0-9]+){CLOSE}")
+ARRAY_STAND_IN = re.compile(f"{OPEN}a([0-9]+){CLOSE}")
+"""The first item of an array that was taken out; nulls after it keep its length."""
 # Members that readers keep, to tell them with a later event: what stands in for a text must be gone
 # by then. They are short, or base64, which is read in no time.
 KEPT = re.compile(rb'"(?:thought_?signature|signature|finish\w*|block\w*)"\s*:\s*\Z', re.IGNORECASE)
@@ -70,32 +73,50 @@ async def take_large(
         OrchestratorError: What `take` raises for the event.
     """
     try:
-        rest, texts = await _without_texts(event.data, piece_bytes, escape=json_arguments)
+        taken = await _taken_out(event.data, piece_bytes, escape=json_arguments)
     except NOT_JSON:
         return take(event)
-    if not texts:
+    if taken is None:
         return take(event)
     try:
-        chunks = take(ServerSentEvent(rest, event.event))
+        chunks = take(ServerSentEvent(taken.rest, event.event))
     except OrchestratorError:
         return take(event)  # its text must quote what came
-    return [_restored(chunk, texts, json_arguments=json_arguments) for chunk in chunks]
+    return [_restored(chunk, taken, json_arguments=json_arguments) for chunk in chunks]
 
 
-async def _without_texts(
-    data: bytes, piece_bytes: int, *, escape: bool
-) -> tuple[bytes, list[_Text]]:
-    """Returns the event with a stand-in for every text longer than a piece, and these texts.
+@dataclass(frozen=True, slots=True)
+class _TakenOut:
+    """An event, and what was taken out of it."""
 
-    There are none if the event has something in it that looks like a stand-in.
+    rest: bytes
+    """The event with a stand-in for every text and array longer than a piece."""
+    texts: list[_Text]
+    arrays: list[list[object]]
+
+
+async def _taken_out(data: bytes, piece_bytes: int, *, escape: bool) -> _TakenOut | None:
+    """Takes out what is long; None if nothing is, or if something looks like a stand-in.
 
     Raises:
-        msgspec.DecodeError: A text has no end, or isn't one.
+        msgspec.DecodeError: A text has no end, or isn't one; or an array isn't one.
     """
     rest: list[bytes] = []
     texts: list[_Text] = []
+    arrays: list[list[object]] = []
     copied = start = paused = 0
     while (quote := data.find(b'"', start)) >= 0:
+        bracket = data.find(b"[", start, quote)
+        if bracket >= 0:
+            start = bracket + 1
+            # arguments that come as an object are written as JSON, where no list may stand in
+            array = None if escape else await long_array(data, start, piece_bytes)
+            if array is not None:
+                stand_in = f'"{OPEN}a{len(arrays)}{CLOSE}"'.encode()
+                rest += (data[copied:start], stand_in + b",null" * (len(array[1]) - 1))
+                copied = paused = start = array[0]
+                arrays.append(array[1])
+            continue
         end = _end(data, quote + 1, piece_bytes)
         if end is None:
             end, text = await _long_text(data, quote + 1, piece_bytes, escape=escape)
@@ -110,9 +131,9 @@ async def _without_texts(
             await asyncio.sleep(0)
         start = end + 1
     rest.append(data[copied:])
-    if any(map(LOOKS_LIKE_STAND_IN.search, rest[::2])):
-        return data, []
-    return b"".join(rest), texts
+    if len(rest) == 1 or any(map(LOOKS_LIKE_STAND_IN.search, rest[::2])):
+        return None
+    return _TakenOut(b"".join(rest), texts, arrays)
 
 
 def _end(data: bytes, start: int, within_bytes: int) -> int | None:
@@ -188,11 +209,11 @@ def _escapes(data: bytes, start: int, place: int) -> bool:
     return (len(run) - len(run.rstrip(b"\\"))) % 2 == 1
 
 
-def _restored(chunk: TokenChunk, texts: list[_Text], *, json_arguments: bool) -> TokenChunk:
+def _restored(chunk: TokenChunk, taken: _TakenOut, *, json_arguments: bool) -> TokenChunk:
     def put_back(value: str, *, within_json: bool = False) -> str:
         def text(found: re.Match[str]) -> str:
-            taken = texts[int(found[1])]
-            return taken.escaped if within_json else taken.plain
+            long = taken.texts[int(found[1])]
+            return long.escaped if within_json else long.plain
 
         return STAND_IN.sub(text, value)
 
@@ -200,7 +221,9 @@ def _restored(chunk: TokenChunk, texts: list[_Text], *, json_arguments: bool) ->
         if isinstance(value, str):
             return put_back(value, within_json=json_arguments and name == "arguments")
         if isinstance(value, list):
-            return [restore(item) for item in cast("list[object]", value)]
+            items = cast("list[object]", value)
+            array = ARRAY_STAND_IN.match(items[0]) if items and isinstance(items[0], str) else None
+            return taken.arrays[int(array[1])] if array else [restore(item) for item in items]
         if isinstance(value, dict):
             members = cast("dict[str, object]", value)
             return {put_back(key): restore(member, key) for key, member in members.items()}

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from orchestrator.errors import OrchestratorError, UpstreamProtocolError
 from orchestrator.events import TokenChunk
@@ -29,6 +30,19 @@ async def one(reader: Reader, event: ServerSentEvent, **how: Any) -> TokenChunk 
     found = await take_large(lambda event: pieces_of(reader, reader.take(event)), event, **how)
     assert len(found) <= 1
     return found[0] if found else None
+
+
+class Measured(ChatDecoder):
+    """Notes the sizes of what it reads at once."""
+
+    def __init__(self, provider: str) -> None:
+        super().__init__(provider)
+        self.sizes: list[int] = []
+
+    @override
+    def take(self, event: ServerSentEvent) -> TokenChunk | None:
+        self.sizes.append(len(event.data))
+        return super().take(event)
 
 
 Outcome = TokenChunk | None | tuple[type[OrchestratorError], str]
@@ -93,14 +107,9 @@ async def test_any_event_in_pieces_is_what_it_is_at_once(
 )
 async def test_others_have_their_turn_after_every_piece_of_a_large_event(text: str):
     data = sent({"content": text})
-    sizes: list[int] = []
+    reader = Measured("acme")
     turns = 0
     over = asyncio.Event()
-
-    class Measured(ChatDecoder):
-        def take(self, event: ServerSentEvent) -> TokenChunk | None:
-            sizes.append(len(event.data))
-            return super().take(event)
 
     async def count() -> None:
         nonlocal turns
@@ -110,13 +119,13 @@ async def test_others_have_their_turn_after_every_piece_of_a_large_event(text: s
 
     async with asyncio.timeout(30):
         counting = asyncio.create_task(count())
-        chunk = await one(Measured("acme"), ServerSentEvent(data), piece_bytes=16 << 10)
+        chunk = await one(reader, ServerSentEvent(data), piece_bytes=16 << 10)
         over.set()
         await counting
 
     assert chunk == TokenChunk(text)
     assert turns >= len(data) // (16 << 10)
-    assert max(sizes) < 100
+    assert max(reader.sizes) < 100
 
 
 def test_a_text_that_looks_like_a_stand_in_is_left_alone():
@@ -186,3 +195,73 @@ async def test_a_large_event_comes_through_a_slot_as_it_was_sent():
         fields: Any = (await other.ask()).chunks[0].fields
 
     assert json.loads(fields["tool_calls"][0]["function"]["arguments"]) == {"text": text}
+
+
+def many(count: int, token: str = "a") -> dict[str, Any]:
+    """Logprobs as they come, with likely tokens and bytes below each one."""
+    likely = {"token": token, "logprob": -1.5, "bytes": [97]}
+    one = {"token": token, "logprob": -0.5, "bytes": [97, 98], "top_logprobs": [likely] * 5}
+    return {"content": [one | {"logprob": -float(place)} for place in range(count)]}
+
+
+def with_logprobs(logprobs: object, content: str = "ab") -> bytes:
+    choice = {"index": 0, "delta": {"content": content}, "logprobs": logprobs}
+    return json.dumps({"choices": [choice]}).encode()
+
+
+async def test_others_have_their_turn_while_many_small_texts_are_read():
+    data = with_logprobs(many(3000))
+    reader = Measured("acme")
+    turns = 0
+    over = asyncio.Event()
+
+    async def count() -> None:
+        nonlocal turns
+        while not over.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(30):
+        counting = asyncio.create_task(count())
+        chunk = await one(reader, ServerSentEvent(data), piece_bytes=16 << 10)
+        over.set()
+        await counting
+
+    assert chunk == at_once(data)
+    assert isinstance(chunk, TokenChunk)
+    assert chunk.tokens == 3000
+    assert turns >= len(data) // (16 << 10)
+    assert max(reader.sizes) < len(data) // 10
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 99) | st.text('a"\\,[]{}: é', max_size=6),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("k[,", max_size=3), inner),
+    max_leaves=6,
+)
+
+
+@given(
+    items=st.lists(VALUES, max_size=30),
+    beside=VALUES,
+    piece_bytes=st.integers(16, 60),
+    cut=st.integers(0, 3),
+    spaced=st.booleans(),
+)
+@settings(deadline=None, max_examples=200)
+async def test_any_array_in_pieces_is_what_it_is_at_once(
+    items: list[object], beside: object, piece_bytes: int, cut: int, spaced: bool
+):
+    separators = (" , ", " : ") if spaced else (",", ":")
+    delta = {"content": "a", "x": {"y": items, "z": beside}}
+    text = json.dumps({"choices": [{"delta": delta}]}, separators=separators)
+    data = text.encode()[: -cut or None]
+
+    assert await in_pieces(data, piece_bytes) == at_once(data)
+
+
+@pytest.mark.parametrize("depth", [5, 50, 5000])
+async def test_what_is_nested_deeply_is_looked_at_a_bounded_number_of_times(depth: int):
+    data = b'{"choices":[{"delta":{"x":' + b'["a",' * depth + b"1" + b"]" * depth + b"}}]}"
+
+    assert await in_pieces(data, 16 << 10) == at_once(data)
