@@ -14,7 +14,7 @@ from orchestrator.actors.session import Session
 from orchestrator.actors.supervisor import Supervisor
 from orchestrator.actors.worker import RemoteWorker, WorkerSettings
 from orchestrator.attempt import Gates
-from orchestrator.errors import describe
+from orchestrator.errors import InvalidRequestError, describe
 from orchestrator.inflight import MAX_CAUSE_TEXT, Fault, Inflight, Poisoned, StateName, Ticket
 from orchestrator.plan import DeploymentPlan
 from orchestrator.points import Passage, Point, Points
@@ -107,7 +107,17 @@ class RunningDeployment:
         return self._supervisor
 
     def inspect(self, request: PriorityRequest) -> Awaitable[None] | None:
-        """Refuses what this deployment can never serve: raises a `RequestError`."""
+        """Refuses what this deployment can never serve: raises a `RequestError`.
+
+        Raises:
+            InvalidRequestError: Its model does other work.
+        """
+        if request.work not in self.plan.factory.works:
+            able = ", ".join(sorted(self.plan.factory.works))
+            raise InvalidRequestError(
+                f"the model {request.model[:100]!r} can't {request.work}; it can {able}",
+                param="model",
+            )
         self.gates.limiter.check(request.estimated_tokens)
         return self.plan.factory.inspect(request)
 

@@ -25,6 +25,7 @@ from orchestrator.policies.retry import RetrySettings
 from orchestrator.reading.credentials import Fetched, Google, OAuth2
 from orchestrator.reading.presets import PRESETS
 from orchestrator.reading.references import Secret
+from orchestrator.request import Work
 from orchestrator.routing.route import RoutePolicy
 from orchestrator.routing.rules import Action, FailureKind, Rules
 from orchestrator.runners.base import SlotFactory
@@ -231,6 +232,7 @@ def _factory(
                     azure=runner.kind == "azure",
                     api_version=runner.api_version,
                     max_tokens_field=runner.max_tokens_field,
+                    serves=tuple(map(Work, runner.serves)),
                     renamed=preset.renamed,
                     unsupported=preset.unsupported,
                     stream_options=preset.stream_options,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import cast
 
 from orchestrator.channel import Channel
@@ -52,6 +52,19 @@ class Priority(IntEnum):
             raise InvalidRequestError(
                 f"no priority is called {str(given)[:40]!r}; there are {names}", param="priority"
             ) from None
+
+
+class Work(StrEnum):
+    """What is done with what is asked; all of it goes the same way.
+
+    Whatever isn't a chat keeps its body's own fields in `extra`, its texts in `messages`, and its
+    answer is one chunk whose text is the JSON of a list.
+    """
+
+    CHAT = "chat"
+    EMBED = "embed"
+    RERANK = "rerank"
+    CLASSIFY = "classify"
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +265,7 @@ class PriorityRequest:
     timeout: float | None = None
     """Seconds from acceptance to the deadline; None takes the route's."""
     priority: Priority = Priority.NORMAL
+    work: Work = Work.CHAT
     caller: str = ""
     """Who asks, as the gateway's keys tell; empty where nobody asked for a key. Callers of one
     priority take turns."""
@@ -302,5 +316,7 @@ class PriorityRequest:
     @property
     def estimated_tokens(self) -> int:
         """Prompt and the longest answer, or all of them; what a permit reserves."""
+        if self.work is not Work.CHAT:  # nothing is written
+            return self.estimated_prompt_tokens
         longest = self.sampling.max_tokens or DEFAULT_ANSWER_TOKENS
         return self.estimated_prompt_tokens + longest * self.sampling.n

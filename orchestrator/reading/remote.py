@@ -20,6 +20,7 @@ from orchestrator.reading.text import section_of
 _OWN_HEADERS = {"host", "content-length", "content-type", "transfer-encoding", "connection"}
 
 Address = Annotated[str, base_url()]
+WorkName = Literal["chat", "embed", "rerank", "classify"]
 HeaderName = Annotated[str, text(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", "a header's name")]
 
 
@@ -132,6 +133,9 @@ class OpenAI(Remote):
     """Azure's dated API, such as 2024-10-21; null speaks its v1 API. model is the deployment."""
     max_tokens_field: Literal["auto", "max_tokens", "max_completion_tokens"] = "auto"
     """What the limit of an answer is called; auto goes by the model's name."""
+
+    serves: Annotated[tuple[WorkName, ...], Field(strict=False, min_length=1)] = ("chat",)
+    """What the model can do: chat, embed, rerank, classify."""
 
     @model_validator(mode="after")
     def _check_azure(self) -> Self:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from orchestrator.errors import WorkerHungError
 from orchestrator.events import Finished, TokenChunk
-from orchestrator.request import PriorityRequest
+from orchestrator.request import PriorityRequest, Work
 from orchestrator.runners.lease import Lease
 
 
@@ -76,6 +76,9 @@ class Runner(Protocol):
         ...
 
 
+CHAT_ALONE = frozenset({Work.CHAT})
+
+
 def no_processes() -> Sequence[int]:
     """The process ids of a runner that has no process of its own."""
     return ()
@@ -102,6 +105,8 @@ class SlotFactory:
     """A fresh runner that isn't started yet; slots of one local model share its host."""
     model: str
     """The model's name for people."""
+    works: frozenset[Work] = CHAT_ALONE
+    """What its runners can do."""
     inspect: Callable[[PriorityRequest], Awaitable[None] | None] = accept_anything
     """Refuses a request that the runner can't serve, before it is queued: raises
     `InvalidRequestError` at once or from the awaitable that it returns."""

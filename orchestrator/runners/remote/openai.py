@@ -1,8 +1,10 @@
 """The `openai` runner: any server that speaks Chat Completions over server-sent events."""
 
+from dataclasses import replace
+
 import httpx
 
-from orchestrator.request import PriorityRequest
+from orchestrator.request import PriorityRequest, Work
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.remote.chat import ChatDecoder
 from orchestrator.runners.remote.openai_request import (
@@ -16,6 +18,7 @@ from orchestrator.runners.remote.openai_request import (
 from orchestrator.runners.remote.provider import Dialect, slots_of
 from orchestrator.runners.remote.settings import encode, headers_of
 from orchestrator.runners.remote.upstream import post
+from orchestrator.runners.remote.works import other_works
 
 
 def factory(
@@ -44,5 +47,12 @@ def factory(
             settings.provider, secret=secret, answers=answers_to(settings, request)
         ),
         models=None if settings.azure else "/models",  # Azure lists models, but not deployments
+        others=other_works(settings),
     )
-    return slots_of(dialect, lambda request: check(settings, request), transport)
+
+    def inspect(request: PriorityRequest) -> None:
+        if request.work is Work.CHAT:
+            check(settings, request)
+
+    factory = slots_of(dialect, inspect, transport)
+    return replace(factory, works=frozenset(settings.serves))

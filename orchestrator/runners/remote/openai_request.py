@@ -13,7 +13,7 @@ from typing import Literal, cast
 import httpx
 
 from orchestrator.errors import InvalidRequestError
-from orchestrator.request import Message, PriorityRequest
+from orchestrator.request import Message, PriorityRequest, Work
 from orchestrator.runners.remote.settings import RemoteSettings, address
 
 PATH = "/chat/completions"
@@ -38,22 +38,28 @@ class OpenAISettings(RemoteSettings):
     """The provider's own names of fields."""
     unsupported: tuple[str, ...] = ()
     """Fields that the provider refuses or ignores."""
+    serves: tuple[Work, ...] = (Work.CHAT,)
+    """What the model can do."""
     stream_options: bool = True
     """False where the provider refuses them; it tells the usage without being asked."""
 
 
-def endpoint(settings: OpenAISettings) -> httpx.URL:
+def endpoint(settings: OpenAISettings, path: str = PATH) -> httpx.URL:
     """Returns where to send requests.
+
+    Args:
+        settings: Of the deployment.
+        path: Below the API's address.
 
     Raises:
         ConfigError: `base_url` is no address of an HTTP server.
     """
     if not settings.azure:
-        return address(settings.base_url, PATH)
+        return address(settings.base_url, path)
     url = address(settings.base_url, "/openai")
     if settings.api_version is None:
-        return url.copy_with(path=f"{url.path}/v1{PATH}")
-    place = f"{url.path}/deployments/{settings.model}{PATH}"
+        return url.copy_with(path=f"{url.path}/v1{path}")
+    place = f"{url.path}/deployments/{settings.model}{path}"
     return url.copy_with(path=place).copy_merge_params({"api-version": settings.api_version})
 
 

@@ -13,8 +13,8 @@ marker) has a short bound of its own.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import httpx
@@ -23,10 +23,11 @@ from orchestrator import metrics
 from orchestrator.errors import (
     OrchestratorError,
     UpstreamAuthenticationError,
+    UpstreamProtocolError,
     WorkerHungError,
 )
 from orchestrator.events import Finished, FinishReason, TokenChunk
-from orchestrator.request import PriorityRequest
+from orchestrator.request import PriorityRequest, Work
 from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.classify import ANY_PROVIDER, Refusals
 from orchestrator.runners.lease import Lease, Step
@@ -151,6 +152,8 @@ class Dialect:
     """Whether the arguments of a call come as an object, which the reader writes as JSON."""
     models: str | None = "/models"
     """Path of the provider's list of models; None if it has none."""
+    others: Mapping[Work, "Dialect"] = field(default_factory=dict[Work, "Dialect"])
+    """How what isn't a chat is asked and understood."""
     marks_end: bool = True
     """Whether a stream of this provider has an end marker after its finish reason."""
 
@@ -188,7 +191,11 @@ class ProviderRunner:
             OrchestratorError: What the provider refused or broke, of scope request or upstream.
         """
         dialect, provider = self._dialect, self._settings.provider
-        secret, response = await self._open(request, lease)
+        if request.work is not Work.CHAT:
+            for event in await self._work(dialect.others[request.work], request, lease):
+                yield event
+            return
+        secret, response = await self._open(dialect, request, lease)
         answer = dialect.read(request, secret)
         several = request.sampling.n > 1
         async with contextlib.aclosing(Body(response, provider)) as body:
@@ -241,8 +248,25 @@ class ProviderRunner:
             json_arguments=self._dialect.json_arguments,
         )
 
+    async def _work(
+        self, dialect: Dialect, request: PriorityRequest, lease: Lease
+    ) -> tuple[TokenChunk, Finished]:
+        """Asks for what comes whole, as one JSON object.
+
+        Raises:
+            UpstreamProtocolError: It is no such object.
+        """
+        secret, response = await self._open(dialect, request, lease)
+        answer = dialect.read(request, secret)
+        async with contextlib.aclosing(Body(response, self._settings.provider)) as body:
+            await body.first_byte()
+            chunk = answer.take_whole(await body.rest())
+        if chunk is None:
+            raise UpstreamProtocolError(f"{self._settings.provider} sent an empty answer")
+        return chunk, answer.end()
+
     async def _open(
-        self, request: PriorityRequest, lease: Lease
+        self, dialect: Dialect, request: PriorityRequest, lease: Lease
     ) -> tuple[str | None, httpx.Response]:
         """Sends the request and returns the key that was taken and the answer to it.
 
@@ -258,7 +282,7 @@ class ProviderRunner:
             lease.arm(Step.CONNECT)
             await renew("")
             secret = secret_of(settings)
-        response = await self._send(request, secret, lease)
+        response = await self._send(dialect, request, secret, lease)
         if response.is_success:
             return secret, response
         refusal = await self._refusal(response, secret)
@@ -270,18 +294,18 @@ class ProviderRunner:
         except OrchestratorError as error:
             raise refusal from error
         secret = secret_of(settings)
-        response = await self._send(request, secret, lease)
+        response = await self._send(dialect, request, secret, lease)
         if not response.is_success:
             refusal = await self._refusal(response, secret)
             raise refusal
         return secret, response
 
     async def _send(
-        self, request: PriorityRequest, secret: str | None, lease: Lease
+        self, dialect: Dialect, request: PriorityRequest, secret: str | None, lease: Lease
     ) -> httpx.Response:
         return await send(
             self._transport,
-            self._dialect.ask(request, secret),
+            dialect.ask(request, secret),
             lease,
             provider=self._settings.provider,
             again=request.idempotent,
