@@ -15,7 +15,7 @@ from orchestrator.actors.supervisor import Supervisor
 from orchestrator.actors.worker import RemoteWorker, WorkerSettings
 from orchestrator.attempt import Gates
 from orchestrator.errors import InvalidRequestError, describe
-from orchestrator.inflight import MAX_CAUSE_TEXT, Fault, Inflight, Poisoned, StateName, Ticket
+from orchestrator.inflight import MAX_CAUSE_TEXT, Fault, Inflight, Poisoned, Shed, StateName, Ticket
 from orchestrator.plan import DeploymentPlan
 from orchestrator.points import Passage, Point, Points
 from orchestrator.policies.breaker import Breaker
@@ -63,7 +63,13 @@ class RunningDeployment:
         self, plan: DeploymentPlan, next_epoch: Callable[[], int], points: Points | None = None
     ) -> None:
         self.plan = plan
-        self.queue = PriorityQueue(plan.name, plan.queue_capacity)
+        self.queue = PriorityQueue(
+            plan.name,
+            plan.queue_capacity,
+            aging=plan.queue.aging,
+            on_full=plan.queue.on_full,
+            waiting=plan.queue.waiting,
+        )
         self.gates = Gates(
             limiter=RateLimiter(plan.limits),
             breaker=Breaker(
@@ -79,11 +85,12 @@ class RunningDeployment:
         )
         self.inflight = Inflight(
             deployment=plan.name,
-            enqueue=self.queue.push,
+            enqueue=self._enqueue,
             dequeue=self.queue.discard,
             on_accepted=self._accepted,
             on_gone=self._gone,
             slots=plan.slots,
+            waits=plan.queue.on_full == "wait",
             points=points,
         )
         self._next_epoch = next_epoch
@@ -219,6 +226,12 @@ class RunningDeployment:
             self._start_session(credential)
 
         self._session = Session.start(self.plan.name, credential, on_death=died)
+
+    def _enqueue(self, ticket: Ticket) -> Shed | None:
+        shed = self.queue.push(ticket)
+        if shed is not None:
+            metrics.for_deployment(self.plan.name).shed(shed.ticket.request.priority)
+        return shed
 
     def _accepted(self) -> None:
         self.gates.retry.budget.accepted(asyncio.get_running_loop().time())

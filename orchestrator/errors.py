@@ -11,7 +11,7 @@ can't end an engine.
     │   ├── InvalidRequestError           400 ── ContextLengthExceededError, ContentFilteredError
     │   ├── RequestTooLargeError          413
     │   ├── ModelNotFoundError            404
-    │   ├── QueueFullError                429
+    │   ├── QueueFullError                429 ── QueueRejectedError
     │   ├── BudgetExceededError           429
     │   ├── LedgerUnavailableError        503
     │   ├── DeadlineExceededError         504
@@ -163,6 +163,12 @@ class QueueFullError(RequestError):
     code = "queue_full"
     kind = "rate_limit_error"
     fails_over = True
+
+
+class QueueRejectedError(QueueFullError):
+    """As above, of a queue that wants no other deployment to be asked (`on_full: reject`)."""
+
+    fails_over = False
 
 
 class BudgetExceededError(RequestError):

@@ -96,9 +96,23 @@ class Ticket:
     queued: bool = False
     """Whether it waits in the queue (and counts towards the queue's bound)."""
     queued_at: float = 0.0
-    """Loop time, seconds."""
+    """Loop time, seconds; so is the next."""
+    arrived_at: float = 0.0
+    """When it was accepted here; a request that is tried again keeps it, and so its age."""
+    patient: bool = False
+    """Whether it may take one of the extra places of a queue on which to wait (`on_full: wait`)."""
+    backing_off: bool = False
+    """Whether it waits for its backoff to be over; written by the queue."""
     worker: str = ""
     """Who runs it, or ran it last; written by the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """Who had to give its place in the queue up, and what it is told."""
+
+    ticket: Ticket
+    error: QueueFullError
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -107,7 +121,8 @@ class Inflight:
 
     Args:
         deployment: Its name.
-        enqueue: Puts an accepted request into the queue; raises `QueueFullError`.
+        enqueue: Puts an accepted request into the queue and says who had to leave it for that;
+            raises `QueueFullError`.
         dequeue: Takes a queued one out that has ended otherwise.
         on_accepted: Called after an acceptance, to wake the engine.
         on_gone: Called when a running request ended by something else than its attempt.
@@ -115,7 +130,7 @@ class Inflight:
     """
 
     deployment: str
-    enqueue: Callable[[Ticket], None]
+    enqueue: Callable[[Ticket], Shed | None]
     dequeue: Callable[[Ticket], None]
     on_accepted: Callable[[], None]
     on_gone: Callable[[Ticket], None]
@@ -124,6 +139,8 @@ class Inflight:
     generation: int = 1
     restart_after: float | None = None
     """Seconds until a poisoned engine may be back; None if it stays down."""
+    waits: bool = False
+    """Whether its full queue has extra places for who finds no room anywhere else."""
     points: Points | None = None
     accepted_total: int = 0
     secondary: list[Fault] = field(default_factory=list[Fault])
@@ -183,13 +200,19 @@ class Inflight:
         self._live_slots = live
         self._changed()
 
-    def accept(self, request: PriorityRequest, give_up: GiveUp, *, now: float) -> None:
+    def accept(
+        self, request: PriorityRequest, give_up: GiveUp, *, now: float, patient: bool = False
+    ) -> None:
         """Takes a request in, in one step with the check of the state.
+
+        Whoever had to leave the queue for it is told after that step, for it may go to another
+        deployment, and from there somebody may come here.
 
         Args:
             request: What to serve.
             give_up: Called once if this deployment can't serve it and nothing was delivered.
             now: Loop time, seconds.
+            patient: Whether it may take an extra place, having found no room anywhere else.
 
         Raises:
             EngineUnhealthyError: The engine is poisoned.
@@ -197,25 +220,33 @@ class Inflight:
             QueueFullError: There is no room in the queue.
         """
         try:
-            ticket = self._register(request, give_up, now)
+            ticket, shed = self._register(request, give_up, now, patient=patient)
         except (EngineUnhealthyError, EngineDrainingError, QueueFullError) as refusal:
             self._pass(Point.SUBMIT_REFUSED, request, refusal)
             raise
+        if shed is not None:
+            self._pass(Point.REQUEST_SHED, shed.ticket.request, by=request)
         self._pass(Point.SUBMIT_REGISTERED, request)
         # a request that was canceled before it came here leaves at once
         request.channel.watch(lambda: self._ended(ticket))
         self.on_accepted()
+        if shed is not None:
+            self.give_up(shed.ticket, shed.error)
 
-    def _register(self, request: PriorityRequest, give_up: GiveUp, now: float) -> Ticket:
+    def _register(
+        self, request: PriorityRequest, give_up: GiveUp, now: float, *, patient: bool
+    ) -> tuple[Ticket, Shed | None]:
         if not isinstance(self._state, Serving):
             raise self.refusal()
         self._pass(Point.SUBMIT_CHECKED, request)
-        ticket = Ticket(request, self._sequence, give_up, queued_at=now)
+        ticket = Ticket(
+            request, self._sequence, give_up, queued_at=now, arrived_at=now, patient=patient
+        )
         self._sequence += 1
-        self.enqueue(ticket)
+        shed = self.enqueue(ticket)
         self._tickets[ticket] = None
         self.accepted_total += 1
-        return ticket
+        return ticket, shed
 
     def holds(self, ticket: Ticket) -> bool:
         """Whether that request is still this deployment's."""
@@ -313,10 +344,13 @@ class Inflight:
         point: Point,
         request: PriorityRequest | None = None,
         error: BaseException | None = None,
+        by: PriorityRequest | None = None,
     ) -> None:
         if self.points is not None:
             self.points(
-                Passage(point=point, deployment=self.deployment, request=request, error=error)
+                Passage(
+                    point=point, deployment=self.deployment, request=request, error=error, by=by
+                )
             )
 
     def _changed(self) -> None:

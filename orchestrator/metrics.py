@@ -5,6 +5,7 @@ read when they are scraped and cost nothing in between.
 """
 
 from collections.abc import Callable
+from enum import IntEnum
 from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -62,6 +63,12 @@ RESTARTS = Counter(
     "orchestrator_slot_restarts",
     "Slots that were started anew after a death.",
     ["deployment"],
+    registry=REGISTRY,
+)
+SHED = Counter(
+    "orchestrator_shed",
+    "Requests that gave their place in a full queue up, by their priority.",
+    ["deployment", "priority"],
     registry=REGISTRY,
 )
 STALE = Counter(
@@ -176,6 +183,10 @@ class DeploymentMeters:
     def attempt_ended(self, outcome: str) -> None:
         """An attempt ended."""
         self._outcomes[outcome].inc()
+
+    def shed(self, priority: IntEnum) -> None:
+        """A request had to leave the queue for another one."""
+        SHED.labels(self._deployment, priority.name.lower()).inc()
 
     def stale(self) -> None:
         """A message with an old number came and was dropped."""

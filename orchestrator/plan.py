@@ -20,6 +20,7 @@ from orchestrator.config import Config
 from orchestrator.ledger.ledger import Ledger, LedgerSettings
 from orchestrator.policies.budget import EACH, Budget, Budgets, Scope
 from orchestrator.policies.pricing import Price, PriceTable
+from orchestrator.policies.queue import OnFull
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.reading.credentials import Fetched, Google, OAuth2
@@ -46,6 +47,16 @@ class BreakerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """See `policies.queue.PriorityQueue`."""
+
+    aging: float | None = 30.0
+    """Seconds."""
+    on_full: OnFull = "failover"
+    waiting: int = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentPlan:
     """All that a deployment is built from."""
 
@@ -53,6 +64,7 @@ class DeploymentPlan:
     factory: SlotFactory
     slots: int = 8
     queue_capacity: int = 256
+    queue: QueueSettings = field(default_factory=QueueSettings)
     limits: RateLimits = field(default_factory=RateLimits)
     retry: RetrySettings = field(default_factory=RetrySettings)
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
@@ -169,6 +181,11 @@ def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> D
         context=section.context,
         slots=section.slots,
         queue_capacity=section.queue.capacity,
+        queue=QueueSettings(
+            aging=section.queue.aging,
+            on_full=section.queue.on_full,
+            waiting=section.queue.waiting,
+        ),
         limits=RateLimits(
             requests_per_minute=section.limits.requests_per_minute,
             tokens_per_minute=section.limits.tokens_per_minute,

@@ -24,6 +24,7 @@ class Point(StrEnum):
     SUBMIT_CHECKED = "submit.checked"
     SUBMIT_REFUSED = "submit.refused"
     SUBMIT_REGISTERED = "submit.registered"
+    REQUEST_SHED = "request.shed"
     DISPATCH_RECORDED = "dispatch.recorded"
     DISPATCH_TOLD = "dispatch.told"
     ATTEMPT_BEGUN = "attempt.begun"
@@ -55,6 +56,8 @@ class Passage:
     """What was refused with, failed with, died of or was poisoned by."""
     not_before: float = 0.0
     """Loop time, seconds, of a retry."""
+    by: PriorityRequest | None = None
+    """For whom somebody was shed."""
     state: str = ""
     """Of the breaker, after the passage."""
 

@@ -111,7 +111,10 @@ def test_any_section_may_be_given_alone_and_in_part(lines: str):
         ("slots: null", "slots: found null, a whole number from 1 to 4096 is allowed"),
         ("slotz: 8", 'slotz: unknown key; did you mean "slots"?'),
         ("queue: {capacity: [1]}", "queue.capacity: found a list, a whole number from 1 to "),
-        ("queue: 5", "queue: found 5, a section of capacity is allowed"),
+        (
+            "queue: 5",
+            "queue: found 5, a section of capacity, aging, on_full and waiting is allowed",
+        ),
         ("limits: {max_spend_per_hour: 5}", "limits.max_spend_per_hour: unknown key; "),
         (
             "timeouts: {connect: 5}",

@@ -155,6 +155,7 @@ class Engine(LoopActor):
                 self._wait(self._gates.limiter.ready_at(tokens, now))
                 return
             self._queue.pop(ticket)
+            self._queue.departed(now)
             self._assign(self._idle.popleft(), ticket, permit, now)
 
     def _refusal(self, ticket: Ticket, now: float) -> OrchestratorError | None:
@@ -164,6 +165,7 @@ class Engine(LoopActor):
 
     def _wait(self, ready_at: float) -> None:
         """Looks again when the first in the queue gets its permit, or one before it is due."""
+        self._queue.pace.held_until = ready_at
         due = self._queue.next_time()
         self._wake_at(ready_at if due is None else min(ready_at, due))
 

@@ -10,8 +10,9 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
     run             -; seed, [anything for people]
     deployment      -; deployment, slots, queue_capacity, [permits_burst, permits_per_second],
                     [max_restarts, restart_window], [retry_share, retry_floor, retry_window],
-                    [probes]: one per deployment, before all others; a limit that is left out isn't
-                    judged
+                    [probes], [aging], [waiting]: one per deployment, before all others; a limit
+                    that is left out isn't judged; aging is seconds per class, waiting are places
+                    beyond the capacity
     engine_start    -; deployment, generation: an engine begins to accept
     poison          -; deployment, cause: class and text of the root cause
     supervisor_dead -; deployment: nobody watches it any more
@@ -24,8 +25,11 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
     submit          request; [tokens], [reads], [must_succeed]: the caller asks; tokens is the
                     length of the whole answer; reads is `at once`, or `slowly` or `never` of one
                     that may be ended for it; must_succeed if nothing is broken any more
-    accept          request; deployment, priority, deadline, depth: a deployment took it in; again
-                    at the next one after a failover; depth is the queue's length, itself included
+    shed            request; deployment, by: it gave its place up for another one, whose acceptance
+                    follows at once
+    accept          request; deployment, priority, deadline, depth, [caller]: a deployment took it
+                    in; again at the next one after a failover; depth is the queue's length, itself
+                    included
     reject          request; deployment, code, depth: a deployment refused it
     dequeue         request; deployment: it left the queue, to be dispatched or because it ended
     dispatch        request, worker, epoch; deployment: the engine recorded the assignment
@@ -94,6 +98,7 @@ class Kind(StrEnum):
     WORKER_DEAD = "worker_dead"
     KILL = "kill"
     SUBMIT = "submit"
+    SHED = "shed"
     ACCEPT = "accept"
     REJECT = "reject"
     DEQUEUE = "dequeue"

@@ -1,18 +1,73 @@
-"""The bounded priority queue: strict priority, first come first served among equals.
+"""The bounded queue of a deployment: who waits, who finds no room, and when to come back.
 
-A heap ordered by (priority, arrival), so the cost of a step grows with the logarithm of the length
-and never with the length itself. A request that is to be tried again keeps its arrival number and
-comes back to its old place once its backoff is over; until then it waits in a second heap, ordered
-by that time. Requests that ended while they waited are skipped when they come up, and swept out in
-bulk when they are more than half of the heap.
+Whose turn it is among those who may start is `turns.py`'s business. A request that is to be tried
+again keeps its arrival and comes back to its old place once its backoff is over; until then it
+waits in a heap, ordered by that time. Rules:
+
+    1. Whoever finds the queue full is refused, unless somebody who waits has to make room for it.
+    2. With `on_full: wait` there are extra places for a request that found no room anywhere on its
+       route. One order holds over all places; they are extra only in who may take them.
+    3. A retry was let in before and is never refused, nor shed.
+    4. A refusal says when to come back, from the measured pace, and to each one a later time.
 """
 
 import heapq
+import math
+from typing import Literal
 
-from orchestrator.errors import QueueFullError
-from orchestrator.inflight import Ticket
+from orchestrator.errors import QueueFullError, QueueRejectedError
+from orchestrator.inflight import Shed, Ticket
+from orchestrator.request import Priority
+from orchestrator.turns import Turns
+
+OnFull = Literal["reject", "wait", "failover"]
 
 SWEEP_FROM = 64
+UNKNOWN_PACE = 1.0
+"""Seconds between two places, as long as nothing was measured."""
+SOONEST, LATEST = 0.1, 300.0
+"""Seconds from now: what a refusal may say."""
+MEMORY = 30.0
+"""Seconds after which a measurement weighs a third."""
+
+
+class Pace:
+    """How often a place in a queue gets free, and when there will be one for whom.
+
+    Only the time in which somebody waits is measured: else it would be the callers' own pace.
+    """
+
+    def __init__(self) -> None:
+        self._departures = 0.0
+        self._seconds = 0.0
+        self._last: float | None = None
+        self._promised = [0.0 for _ in Priority]
+        self.held_until = 0.0
+        """Loop time, seconds, before which nobody leaves, whatever the pace was."""
+
+    def departed(self, now: float, *, somebody_waits: bool) -> None:
+        """One has left, to be served (loop time, seconds)."""
+        if self._last is not None:
+            seconds = now - self._last
+            faded = math.exp(-seconds / MEMORY)
+            self._departures = self._departures * faded + 1.0
+            self._seconds = self._seconds * faded + seconds
+        self._last = now if somebody_waits else None
+
+    @property
+    def interval(self) -> float:
+        """Seconds from one place to the next."""
+        return self._seconds / self._departures if self._departures else UNKNOWN_PACE
+
+    def promise(self, priority: Priority, now: float) -> float:
+        """Seconds until there is a place for one more of this priority.
+
+        Whoever was refused before gets the place before, unless it is of a lower priority.
+        """
+        free = max(now, self.held_until, *self._promised[priority:]) + self.interval
+        free = min(max(free, now + SOONEST), now + LATEST)
+        self._promised[priority] = free
+        return free - now
 
 
 class PriorityQueue:
@@ -21,14 +76,29 @@ class PriorityQueue:
     Args:
         name: The deployment, for the error's text.
         capacity: How many requests may wait; those that run don't count.
+        aging: Seconds after which a request that waits rises by one class; None for never.
+        on_full: What happens to a request that finds no room.
+        waiting: Extra places, if that is `wait`.
     """
 
-    def __init__(self, name: str, capacity: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        capacity: int,
+        *,
+        aging: float | None = None,
+        on_full: OnFull = "failover",
+        waiting: int = 0,
+    ) -> None:
         self._name = name
         self._capacity = capacity
-        self._ready: list[tuple[int, int, Ticket]] = []
+        self._on_full: OnFull = on_full
+        self._waiting = waiting if on_full == "wait" else 0
+        self._turns = Turns(aging)
         self._delayed: list[tuple[float, int, Ticket]] = []
+        self._backing_off = 0
         self._length = 0
+        self.pace = Pace()
 
     def __len__(self) -> int:
         return self._length
@@ -36,18 +106,19 @@ class PriorityQueue:
     def __repr__(self) -> str:
         return f"<PriorityQueue {self._name}, {self._length} of {self._capacity}>"
 
-    def push(self, ticket: Ticket) -> None:
-        """Adds a new request.
+    def push(self, ticket: Ticket) -> Shed | None:
+        """Adds a new request; returns who had to leave for it.
 
         Raises:
-            QueueFullError: As many as `capacity` wait already.
+            QueueFullError: There is no room for it.
         """
-        if self._length >= self._capacity:
-            raise QueueFullError(
-                f"the queue of {self._name} is full ({self._capacity} requests wait); retry later",
-                retry_after=1.0,
-            )
-        self._enter(ticket)
+        shed = None
+        if self._length >= self._capacity + (self._waiting if ticket.patient else 0):
+            shed = self._make_room(ticket)
+        ticket.queued = True
+        self._length += 1
+        self._turns.add(ticket)
+        return shed
 
     def push_back(self, ticket: Ticket, *, not_before: float) -> None:
         """Puts a request that was accepted before back to its old place; never refused.
@@ -56,50 +127,70 @@ class PriorityQueue:
             ticket: The request, with its old arrival number.
             not_before: Loop time, seconds, before which it isn't dispatched.
         """
-        ticket.queued = True
+        ticket.queued = ticket.backing_off = True
         self._length += 1
+        self._backing_off += 1
         heapq.heappush(self._delayed, (not_before, ticket.sequence, ticket))
 
     def discard(self, ticket: Ticket) -> None:
-        """Takes a waiting request out; its place in the heap is skipped later."""
+        """Takes a waiting request out, whatever its place."""
         if not ticket.queued:
             return
         ticket.queued = False
         self._length -= 1
-        dead = len(self._ready) + len(self._delayed) - self._length
-        if dead > SWEEP_FROM and dead > self._length:
-            self._sweep()
+        if not ticket.backing_off:
+            self._turns.remove(ticket)
+            return
+        ticket.backing_off = False
+        self._backing_off -= 1
+        if len(self._delayed) > SWEEP_FROM and len(self._delayed) > 2 * self._backing_off:
+            self._delayed = [entry for entry in self._delayed if entry[2].queued]
+            heapq.heapify(self._delayed)
 
     def peek(self, now: float) -> Ticket | None:
         """The request to dispatch next, or None if none may start yet."""
         while self._delayed and (self._delayed[0][0] <= now or not self._delayed[0][2].queued):
             ticket = heapq.heappop(self._delayed)[2]
             if ticket.queued:
-                heapq.heappush(self._ready, (-ticket.request.priority, ticket.sequence, ticket))
-        while self._ready:
-            ticket = self._ready[0][2]
-            if ticket.queued:
-                return ticket
-            heapq.heappop(self._ready)
-        return None
+                ticket.backing_off = False
+                self._backing_off -= 1
+                self._turns.add(ticket)
+        return self._turns.first(now)
 
     def pop(self, ticket: Ticket) -> None:
         """Takes the request out that `peek` has just returned."""
-        heapq.heappop(self._ready)
         ticket.queued = False
         self._length -= 1
+        self._turns.serve(ticket)
+
+    def departed(self, now: float) -> None:
+        """The request that was popped is served (loop time, seconds)."""
+        self.pace.departed(now, somebody_waits=self._length > 0)
 
     def next_time(self) -> float | None:
         """Loop time, seconds, at which the next delayed request may start; None if none waits."""
         return self._delayed[0][0] if self._delayed else None
 
-    def _enter(self, ticket: Ticket) -> None:
-        ticket.queued = True
-        self._length += 1
-        heapq.heappush(self._ready, (-ticket.request.priority, ticket.sequence, ticket))
+    def _make_room(self, ticket: Ticket) -> Shed | None:
+        """Takes out who must leave for this one.
 
-    def _sweep(self) -> None:
-        self._ready = [entry for entry in self._ready if entry[2].queued]
-        self._delayed = [entry for entry in self._delayed if entry[2].queued]
-        heapq.heapify(self._ready)
-        heapq.heapify(self._delayed)
+        Raises:
+            QueueFullError: Nobody must.
+        """
+        request, now = ticket.request, ticket.arrived_at
+        full = f"the queue of {self._name} is full ({self._length} requests wait)"
+        if self._waiting and not ticket.patient:
+            raise QueueFullError(full)  # not its last word: there are the extra places
+        leaves = self._turns.to_shed(request, now)
+        if leaves is None:
+            raise self._refusal(f"{full}; retry later", request.priority, now)
+        self.discard(leaves)
+        reason = "one of a higher priority"
+        if leaves.request.priority == request.priority:
+            reason = "a caller that has fewer in it"
+        text = f"{full}, and this request gave its place up for {reason}; retry later"
+        return Shed(leaves, self._refusal(text, leaves.request.priority, now))
+
+    def _refusal(self, text: str, priority: Priority, now: float) -> QueueFullError:
+        kind = QueueRejectedError if self._on_full == "reject" else QueueFullError
+        return kind(text, retry_after=self.pace.promise(priority, now))

@@ -107,7 +107,13 @@ class Queue(Section):
     """Requests that wait for a slot."""
 
     capacity: Annotated[int, whole(1, 1_000_000)] = 256
-    """Requests that may wait; one more is answered with 429."""
+    """Requests that may wait."""
+    aging: Duration | None = 30.0
+    """A request that waits rises by one priority each time; null: it never does."""
+    on_full: Literal["reject", "wait", "failover"] = "failover"
+    """What one more meets: 429; the next deployment, else an extra place; the next, else 429."""
+    waiting: Annotated[int, whole(1, 1_000_000)] = 256
+    """Extra places with on_full: wait."""
 
 
 class Limits(Section):

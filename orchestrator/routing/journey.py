@@ -4,7 +4,8 @@ A deployment that gives the request up hands it back here; as long as nothing wa
 one gets it, if the rules of the route say so. Each deployment is taken out of those ahead before it
 is asked, so none is tried twice, whatever the rules say; and one bound holds for the attempts at
 all of them together, so that tries don't multiply. Of that bound one attempt is kept for each
-healthy deployment that is still ahead: the first one's retries can't use it up.
+healthy deployment that is still ahead: the first one's retries can't use it up. Where a full queue
+has extra places, one of them is asked for after all the others had no room.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ class Journey:
         ahead: The deployments that may be able to serve it, the best one first.
     """
 
-    __slots__ = ("_ahead", "_errors", "_policy", "_request")
+    __slots__ = ("_ahead", "_errors", "_full", "_policy", "_request")
 
     def __init__(
         self, request: PriorityRequest, policy: RoutePolicy, ahead: list[Deployment]
@@ -43,6 +44,7 @@ class Journey:
         self._policy = policy
         self._ahead = ahead
         self._errors: list[OrchestratorError] = []
+        self._full: list[Deployment] = []  # and with extra places, in the order of the route
 
     def go_on(self) -> None:
         """Gives the request to the next deployment that takes it, or ends it."""
@@ -52,19 +54,38 @@ class Journey:
                 return
             deployment = self._ahead.pop(0)
             self._bound_attempts()
-            try:
-                deployment.inflight.accept(
-                    request,
-                    partial(self._given_up, deployment),
-                    now=asyncio.get_running_loop().time(),
-                )
-            except (EngineError, QueueFullError) as refusal:
-                self._errors.append(refusal)
-                request.passed_over.append((deployment.name, refusal.code))
-                self._ahead = self._policy.rules.follow(refusal, deployment, self._ahead)
-            else:
+            refusal = self._offer(deployment)
+            if refusal is None:
                 return
+            request.passed_over.append((deployment.name, refusal.code))
+            self._ahead = self._policy.rules.follow(refusal, deployment, self._ahead)
+            if isinstance(refusal, QueueFullError) and deployment.inflight.waits:
+                self._full.append(deployment)
+            else:
+                self._errors.append(refusal)
+        while self._full and not self._is_spent():
+            if request.channel.ending is not None:
+                return
+            self._bound_attempts()
+            refusal = self._offer(self._full.pop(0), patient=True)
+            if refusal is None:
+                return
+            self._errors.append(refusal)
         self._fail(self._most_telling())
+
+    def _offer(
+        self, deployment: Deployment, *, patient: bool = False
+    ) -> EngineError | QueueFullError | None:
+        try:
+            deployment.inflight.accept(
+                self._request,
+                partial(self._given_up, deployment),
+                now=asyncio.get_running_loop().time(),
+                patient=patient,
+            )
+        except (EngineError, QueueFullError) as refusal:
+            return refusal
+        return None
 
     def _is_spent(self) -> bool:
         limit = self._policy.max_attempts

@@ -21,7 +21,7 @@ class Violation:
     """One place where an invariant didn't hold."""
 
     id: str
-    """`I1` to `I22`."""
+    """`I1` to `I24`."""
     request: str | None
     """Whose; None if it concerns no single request."""
     text: str

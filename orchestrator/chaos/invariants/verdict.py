@@ -30,6 +30,8 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "I17": answers.i17_slow_reader_ends_alone,
         "I18": supervision.i18_nobody_serves_unwatched,
         "I19": supervision.i19_restart_intensity,
+        "I23": queueing.i23_callers_take_turns,
+        "I24": queueing.i24_only_the_least_urgent_is_shed,
         "I22": answers.i22_all_is_well_after_the_heal,
     }
 )

@@ -114,6 +114,7 @@ def make_request(caller: Caller, journal: Journal) -> PriorityRequest:
         sampling=SamplingParams(max_tokens=caller.tokens),
         channel=channel,
         priority=Priority(caller.priority),
+        caller=caller.owner,
         timeout=caller.timeout,
         idempotent=caller.idempotent,
     )

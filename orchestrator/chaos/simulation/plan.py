@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from orchestrator.points import Point
+from orchestrator.policies.queue import OnFull
 
 Mode = Literal["safety", "liveness"]
 Pace = Literal["eager", "slow", "never"]
@@ -54,6 +55,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens: int
     timeout: float
     priority: int = 1
+    owner: str = ""
+    """On whose behalf it is made."""
     held: bool = False
     idempotent: bool = True
     pace: Pace = "eager"
@@ -76,6 +79,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the death of one local host takes every slot with it."""
     slots: int = 2
     queue_capacity: int = 16
+    aging: float | None = None
+    on_full: OnFull = "failover"
+    waiting: int = 0
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     failure_threshold: int = 5

@@ -59,7 +59,12 @@ class Recorder:
 
     def _write(self, passage: Passage) -> None:
         match passage.point:
-            case Point.SUBMIT_REGISTERED | Point.SUBMIT_REFUSED | Point.REQUEST_LEFT:
+            case (
+                Point.SUBMIT_REGISTERED
+                | Point.SUBMIT_REFUSED
+                | Point.REQUEST_SHED
+                | Point.REQUEST_LEFT
+            ):
                 self._write_queueing(passage)
             case (
                 Point.DISPATCH_RECORDED
@@ -92,9 +97,13 @@ class Recorder:
                     request=request.request_id,
                     deployment=name,
                     priority=int(request.priority),
+                    caller=request.caller,
                     deadline=request.deadline,
                     depth=len(self._deployments[name].queue),
                 )
+            case Point.REQUEST_SHED:
+                by = passage.by.request_id if passage.by is not None else ""
+                self._journal.record(Kind.SHED, request=request.request_id, deployment=name, by=by)
             case Point.SUBMIT_REFUSED:
                 error = passage.error
                 self._journal.record(

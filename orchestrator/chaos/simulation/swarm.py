@@ -8,6 +8,8 @@ those of reference/simulation.md.
 import random
 from collections.abc import Sequence
 
+import msgspec
+
 from orchestrator.chaos.simulation.plan import (
     Action,
     Caller,
@@ -55,6 +57,8 @@ def draw(seed: int, mode: Mode = "safety") -> Plan:
     count = chance.choice((60, 120, 200))
     shapes = [_shape(chance, name, mode) for name in ("a", "b")[: chance.choice((1, 2))]]
     names = [shape.name for shape in shapes]
+    queueing = random.Random(f"queueing {seed}")
+    shapes = [_with_queue(queueing, shape) for shape in shapes]
     routes = {"both": tuple(names)} if len(names) > 1 else {}
     on_grid = seed % 2 == 0
     return Plan(
@@ -64,7 +68,7 @@ def draw(seed: int, mode: Mode = "safety") -> Plan:
         grid=GRID if on_grid else 0.0,
         shapes=tuple(shapes),
         routes=routes,
-        callers=_callers(chance, count, [*routes, *names], on_grid=on_grid),
+        callers=_owned(queueing, _callers(chance, count, [*routes, *names], on_grid=on_grid)),
         injections=_injections(chance, names, mode),
     )
 
@@ -89,6 +93,32 @@ def _shape(chance: random.Random, name: str, mode: Mode) -> Shape:
         start_seconds=chance.choice((0.0, 0.01, 0.2)),
         bad_starts=tuple(sorted(chance.sample(range(12), 2))) if bad_starts else (),
         token_seconds=chance.choice((0.005, 0.02, 0.05)),
+    )
+
+
+def _with_queue(chance: random.Random, shape: Shape) -> Shape:
+    return msgspec.structs.replace(
+        shape,
+        aging=chance.choice((None, 0.2, 0.5, 2.0)),
+        on_full=chance.choice(("failover", "failover", "reject", "wait")),
+        waiting=chance.choice((2, 16)),
+    )
+
+
+def _owned(chance: random.Random, callers: tuple[Caller, ...]) -> tuple[Caller, ...]:
+    """Some runs have callers that ask for very different amounts, and more of the low classes."""
+    owners = chance.choice(((), ("ann", "bob"), ("ann", "bob", "carl")))
+    mixed = _falls(chance, 0.5)
+    if not owners and not mixed:
+        return callers
+    shares = (12, 2, 1)[: len(owners)]
+    return tuple(
+        msgspec.structs.replace(
+            caller,
+            owner=chance.choices(owners, shares)[0] if owners else "",
+            priority=chance.randint(0, 3) if mixed else caller.priority,
+        )
+        for caller in callers
     )
 
 

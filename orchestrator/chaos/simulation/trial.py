@@ -29,7 +29,7 @@ from orchestrator.chaos.simulation.provider import Provider
 from orchestrator.chaos.simulation.recorder import Recorder
 from orchestrator.deployment import RunningDeployment
 from orchestrator.events import Finished
-from orchestrator.plan import BreakerSettings, DeploymentPlan
+from orchestrator.plan import BreakerSettings, DeploymentPlan, QueueSettings
 from orchestrator.policies.rate_limit import BURST_SHARE, MINUTE, RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import PriorityRequest
@@ -174,11 +174,14 @@ class _Trial:
             if shape.requests_per_minute is not None:
                 limits["permits_burst"] = max(1.0, shape.requests_per_minute * BURST_SHARE)
                 limits["permits_per_second"] = shape.requests_per_minute / MINUTE
+            if shape.aging is not None:
+                limits["aging"] = shape.aging
             self._journal.record(
                 Kind.DEPLOYMENT,
                 deployment=shape.name,
                 slots=shape.slots,
                 queue_capacity=shape.queue_capacity,
+                waiting=shape.waiting if shape.on_full == "wait" else 0,
                 max_restarts=shape.max_restarts,
                 restart_window=shape.within,
                 probes=shape.probes,
@@ -335,6 +338,7 @@ def _deployment_plan(shape: Shape, provider: Provider) -> DeploymentPlan:
         factory=provider.factory(),
         slots=shape.slots,
         queue_capacity=shape.queue_capacity,
+        queue=QueueSettings(aging=shape.aging, on_full=shape.on_full, waiting=shape.waiting),
         limits=RateLimits(
             requests_per_minute=shape.requests_per_minute,
             tokens_per_minute=shape.tokens_per_minute,

@@ -20,6 +20,7 @@ from orchestrator.policies.retry import RetryBudget
 
 HERE = "invited by this code"
 INFINITY, RAKKA, HF2Q = "infinity, pull request 668", "rakka", "hf2q"
+QUEUE = "orchestrator.policies.queue"
 PROTOTYPE = "the prototype of the simulation"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -85,5 +86,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "gone from the queue, dispatched", HERE, instead_of(PriorityQueue, policies.KeepsTheGone)
     ),
     Mutant("retry loses its place", HERE, instead_of(PriorityQueue, policies.LosesThePlace)),
-    Mutant("priority ignored", HERE, instead_of(PriorityQueue, policies.IgnoresPriority)),
+    Mutant("aging ignored", HERE, (Patch(QUEUE, "Turns", policies.AgesNobody),)),
+    Mutant("no turns of callers", HERE, (Patch(QUEUE, "Turns", policies.KeepsOnServing),)),
+    Mutant("the highest class is shed", HERE, (Patch(QUEUE, "Turns", policies.ShedsTheHighest),)),
+    Mutant("a retry is shed", HERE, (Patch(QUEUE, "Turns", policies.ShedsTheTried),)),
+    Mutant("shed and dispatched", HERE, instead_of(PriorityQueue, policies.ShedsInName)),
+    Mutant("extra place forgotten", HERE, instead_of(PriorityQueue, policies.ForgetsThePatient)),
+    Mutant("priority ignored", HERE, (Patch(QUEUE, "Turns", policies.IgnoresPriority),)),
 )

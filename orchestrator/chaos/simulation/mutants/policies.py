@@ -1,15 +1,15 @@
 """Bugs of the queue, the permits, the breaker and the retry budget."""
 
-import heapq
-
 from typing_extensions import override
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.inflight import Ticket
+from orchestrator.inflight import Shed, Ticket
 from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.rate_limit import Permit, RateLimiter
 from orchestrator.policies.retry import RetryBudget
+from orchestrator.request import PriorityRequest
+from orchestrator.turns import TOP, Turns
 
 
 class LetsAllPass(RateLimiter):
@@ -25,8 +25,8 @@ class NeverRefuses(PriorityQueue):
     """A queue without a bound."""
 
     @override
-    def push(self, ticket: Ticket) -> None:
-        self._enter(ticket)
+    def _make_room(self, ticket: Ticket) -> Shed | None:
+        return None
 
 
 class KeepsTheGone(PriorityQueue):
@@ -46,14 +46,78 @@ class LosesThePlace(PriorityQueue):
         super().push_back(ticket, not_before=not_before)
 
 
-class IgnoresPriority(PriorityQueue):
+class IgnoresPriority(Turns):
     """First come, first served, whoever it is."""
 
     @override
-    def _enter(self, ticket: Ticket) -> None:
-        ticket.queued = True
+    def _level(self, ticket: Ticket, now: float) -> int:
+        return TOP
+
+
+class AgesNobody(Turns):
+    """Who waits stays in its class for ever."""
+
+    @override
+    def _rise(self) -> None:
+        self._due.clear()
+
+    @override
+    def _level(self, ticket: Ticket, now: float) -> int:
+        return ticket.request.priority
+
+
+class KeepsOnServing(Turns):
+    """A caller is served until it has nothing left."""
+
+    @override
+    def serve(self, ticket: Ticket) -> None:
+        self.remove(ticket)
+
+
+class ShedsTheHighest(Turns):
+    """Whoever is most urgent makes room."""
+
+    @override
+    def to_shed(self, request: PriorityRequest, now: float) -> Ticket | None:
+        self._line_up()
+        longest = [crowd.longest for crowd in reversed(self._crowds)]
+        found = [line.youngest_untried() for line in longest if line is not None]
+        return next((ticket for ticket in found if ticket is not None), None)
+
+
+class ShedsTheTried(Turns):
+    """Whoever was tried already makes room as well."""
+
+    @override
+    def to_shed(self, request: PriorityRequest, now: float) -> Ticket | None:
+        self._line_up()
+        lines = [line for lines in self._lines[: request.priority] for line in lines.values()]
+        tried = (entry[1] for line in lines for entry in line.returned if entry[1].queued)
+        return next(tried, None) or super().to_shed(request, now)
+
+
+class ShedsInName(PriorityQueue):
+    """Whoever was shed is told so, and keeps its turn."""
+
+    @override
+    def _make_room(self, ticket: Ticket) -> Shed | None:
+        shed = super()._make_room(ticket)
+        if shed is not None:
+            self._turns.add(shed.ticket)
+        return shed
+
+
+class ForgetsThePatient(PriorityQueue):
+    """Whoever took an extra place never gets a turn."""
+
+    @override
+    def push(self, ticket: Ticket) -> Shed | None:
+        if not ticket.patient or self._length < self._capacity:
+            return super().push(ticket)
+        ticket.queued = ticket.backing_off = True
         self._length += 1
-        heapq.heappush(self._ready, (0, ticket.sequence, ticket))
+        self._backing_off += 1
+        return None
 
 
 class TiesOnTheHeap(PriorityQueue):
