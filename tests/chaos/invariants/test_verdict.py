@@ -18,6 +18,13 @@ CLOSED = "0.5 provider_end r1 @w1 #1\n"
 DONE = "0.5 terminal r1 #1 outcome=done\n"
 ERROR = "terminal r1 outcome=error code=upstream_server_error scope=upstream"
 
+QUEUED = (
+    "0 accept r1 priority=1 deadline=9 depth=1 caller=ann\n"
+    "0 accept r2 priority=1 deadline=9 depth=2 caller=ann\n"
+    "0 accept r4 priority=1 deadline=9 depth=3 caller=ann\n"
+    "0 accept r3 priority=1 deadline=9 depth=4 caller=bob\n"
+)
+
 HEALTHY = """
 0 run seed=1
 0 engine_start generation=1
@@ -92,6 +99,12 @@ GOOD: dict[str, str] = {
     + "1 retry r2 not_before=2 depth=2\n1 dequeue r1\n1 dispatch r1 @w1 #2\n"
     + "1.5 accept r3 priority=1 deadline=5 depth=2\n"
     + "2 dequeue r2\n2 dispatch r2 @w1 #3\n2 dequeue r3\n2 dispatch r3 @w2 #4",
+    "I23": QUEUED
+    + "1 dequeue r1\n1 dispatch r1 @w1 #1\n2 dequeue r3\n2 dispatch r3 @w1 #2\n"
+    + "3 dequeue r2\n3 dispatch r2 @w1 #3",
+    "I24": "0 accept r1 priority=0 deadline=9 depth=1\n0 accept r2 priority=0 deadline=9 depth=2\n"
+    "1 shed r2 by=r3\n1 accept r3 priority=2 deadline=9 depth=2\n1 dequeue r2\n"
+    "1 accept r2 deployment=b priority=0 deadline=9 depth=1\n1 dispatch r2 @w9 #1 deployment=b",
     "I17": "0 submit r1 reads=never\n1 terminal r1 outcome=error code=slow_consumer\n"
     "0 submit r2\n1 terminal r2 outcome=error code=deadline_exceeded",
     "I18": "0 engine_start generation=1\n1 supervisor_dead\n1 poison cause=stopped",
@@ -226,6 +239,38 @@ BAD: list[tuple[str, str, str]] = [
         "overtaken by r2",
     ),
     ("I16", "0 dispatch r1 @w1 #1", "never accepted"),
+    (
+        "I23",
+        QUEUED
+        + "1 dispatch r1 @w1 #1\n2 dispatch r2 @w1 #2\n3 dispatch r4 @w1 #3\n4 dispatch r3 @w1 #4",
+        "'bob' waited at 3.0 s for 3 turns of 'ann'",
+    ),
+    ("I24", "1 shed r1 by=r2\n1 accept r2 priority=2 deadline=9 depth=2", "waited no more"),
+    (
+        "I24",
+        ACCEPTED
+        + "0 dispatch r1 @w1 #1\n1 retry r1 not_before=1 depth=1\n"
+        + "2 shed r1 by=r2\n2 accept r2 priority=2 deadline=9 depth=1",
+        "had been tried",
+    ),
+    (
+        "I24",
+        ACCEPTED + "1 shed r1 by=r2\n1 accept r2 priority=1 deadline=9 depth=1",
+        "for r2, which is no more urgent",
+    ),
+    (
+        "I24",
+        ACCEPTED
+        + "0 accept r2 priority=0 deadline=9 depth=2\n"
+        + "1 shed r1 by=r3\n1 accept r3 priority=2 deadline=9 depth=2",
+        "although r2 is less urgent",
+    ),
+    (
+        "I24",
+        ACCEPTED
+        + "1 shed r1 by=r3\n1 accept r3 priority=2 deadline=9 depth=1\n2 dispatch r1 @w1 #1",
+        "shed and dispatched",
+    ),
     ("I17", "0 submit r1\n1 terminal r1 outcome=error code=slow_consumer", "had read at once"),
     ("I18", "0 engine_start generation=1\n1 supervisor_dead", "was not poisoned"),
     ("I18", "1 supervisor_dead\n3 engine_start generation=2", "served at 3.0 s without"),
