@@ -7,7 +7,10 @@ verdict. Values are text, finite numbers and truth values; no prompt, no key, no
 What each kind says (fields besides `value`; then the members of `value`, those in brackets may be
 left out). `deployment` may be left out everywhere in a run with one nameless deployment.
 
-    run             -; seed, [anything for people]
+    run             -; seed, [grid], [anything for people]; grid if time is simulated: seconds onto
+                    whose multiples timers are put off
+    stretched       -; seconds: simulated time is about to pass within one step, as it does on a
+                    slow machine
     deployment      -; deployment, slots, queue_capacity, [permits_burst, permits_per_second],
                     [max_restarts, restart_window], [retry_share, retry_floor, retry_window],
                     [probes], [aging], [waiting]: one per deployment, before all others; a limit
@@ -90,6 +93,7 @@ class Kind(StrEnum):
     """What happened; the module's docstring is the table."""
 
     RUN = "run"
+    STRETCHED = "stretched"
     DEPLOYMENT = "deployment"
     ENGINE_START = "engine_start"
     POISON = "poison"

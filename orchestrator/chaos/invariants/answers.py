@@ -3,7 +3,7 @@
 Holds I1, I2, I3, I11, I12, I15, I17 and I22.
 """
 
-from orchestrator.chaos.invariants.history import GRACE, ON_ITS_WAY, History, Violation, first
+from orchestrator.chaos.invariants.history import GRACE, History, Violation, first
 from orchestrator.chaos.journal import Event, Kind
 
 LATENESS = 0.25
@@ -42,18 +42,18 @@ def i1_one_ending(history: History) -> list[Violation]:
         found += [
             Violation("I1", request, f"{event.kind} at {event.t} s after its ending")
             for event in events[place + 1 :]
-            if event.kind in SETTLED and not _crossed(event, terminal, begun)
+            if event.kind in SETTLED and not _crossed(history, event, terminal, begun)
         ]
         found += _reader_disagrees(request, events, terminal)
     return found
 
 
-def _crossed(event: Event, terminal: Event, begun: set[int | None]) -> bool:
+def _crossed(history: History, event: Event, terminal: Event, begun: set[int | None]) -> bool:
     """Whether an attempt that ran reached its provider while the word of the end was on its way."""
     return (
         event.kind is Kind.PROVIDER_START
         and event.epoch in begun
-        and event.t <= terminal.t + ON_ITS_WAY
+        and event.t <= terminal.t + history.on_its_way(terminal.t, event.t)
     )
 
 

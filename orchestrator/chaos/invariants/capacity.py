@@ -7,7 +7,6 @@ from collections import Counter, deque
 
 from orchestrator.chaos.invariants.history import (
     GRACE,
-    ON_ITS_WAY,
     History,
     Violation,
     request_of,
@@ -93,7 +92,10 @@ def i8_cancel_frees_everything(history: History) -> list[Violation]:
             for event in after
             if event.kind is Kind.DISPATCH
             or (event.kind is Kind.PROVIDER_START and event.epoch not in begun)
-            or (event.kind is Kind.PROVIDER_START and event.t > cancel.t + ON_ITS_WAY)
+            or (
+                event.kind is Kind.PROVIDER_START
+                and event.t > cancel.t + history.on_its_way(cancel.t, event.t)
+            )
         ]
         for stream in _open_streams(before):
             found += _closes(history, stream, cancel, after)
@@ -206,14 +208,15 @@ def _over_budget(
 def i13_provider_sees_what_is_permitted(history: History) -> list[Violation]:
     """In any window the provider sees no more starts than burst plus rate times its length.
 
-    Kept as a leaky bucket, which overflows exactly if one of all windows does. What was permitted
-    may be on its way for a while, so windows may be that much shorter at the provider.
+    Kept as a leaky bucket, which overflows exactly if one of all windows does. Starts may come
+    closer together on their way, so windows may be that much shorter at the provider.
 
     Raises:
         JournalError: A deployment has no settings, or a rate without a burst.
     """
     found: list[Violation] = []
     levels: dict[str, tuple[float, float]] = {}
+    spread = history.spread
     for event in history.of(Kind.PROVIDER_START):
         name = event.deployment
         settings = history.settings(name)
@@ -223,7 +226,7 @@ def i13_provider_sees_what_is_permitted(history: History) -> list[Violation]:
         then, level = levels.get(name, (event.t, 0.0))
         level = max(0.0, level - rate * (event.t - then)) + 1.0
         levels[name] = (event.t, level)
-        if level > burst + rate * (GRACE + 2 * ON_ITS_WAY) + GRACE:
+        if level > burst + rate * (GRACE + spread) + GRACE:
             text = f"start at {event.t} s is beyond {burst:g} + {rate:g} per second"
             found.append(Violation("I13", event.request, text))
     return found

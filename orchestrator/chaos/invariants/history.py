@@ -4,6 +4,7 @@ A check reads nothing but the history; what it can't see there it doesn't judge.
 are rounded to a microsecond, so limits are compared with that much grace.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,11 @@ from orchestrator.chaos.journal import Event, JournalError, Kind
 GRACE = 2e-6
 """Seconds by which two rounded times may be wrong."""
 ON_ITS_WAY = 0.02
-"""Seconds that a word may take to whom it concerns, or a permitted start to its provider."""
+"""Seconds of real time that a word may take to whom it concerns, or a permitted start to its
+provider."""
+TURNS = 1e-5
+"""The same for a word in simulated time, where it takes a few turns of the loop at one instant; a
+loop that spins moves its clock by a microsecond a turn."""
 PER_TOKEN = frozenset({Kind.STEP, Kind.TOKEN, Kind.READ})
 
 
@@ -52,6 +57,8 @@ class History:
                 self.requests.setdefault(event.request, []).append(event)
         for event in self.of(Kind.DEPLOYMENT):
             self.deployments[event.deployment] = event
+        run = first(self.of(Kind.RUN), Kind.RUN)
+        self._grid = run.number("grid") if run is not None and "grid" in run.value else None
 
     def __repr__(self) -> str:
         return f"<History, {len(self.events)} events of {len(self.requests)} requests>"
@@ -59,6 +66,34 @@ class History:
     def of(self, kind: Kind) -> Sequence[Event]:
         """All events of one kind."""
         return self._kinds[kind]
+
+    def on_its_way(self, since: float, until: float) -> float:
+        """Seconds that a word sent at `since` may have been on its way, seen from `until`.
+
+        Raises:
+            JournalError: Time was stretched by an unknown number of seconds.
+        """
+        if self._grid is None:
+            return ON_ITS_WAY
+        return TURNS + self._stretched(since, until)
+
+    @property
+    def spread(self) -> float:
+        """Seconds by which two permitted starts may come closer together on their way.
+
+        In simulated time all take as long, but for a timer that is put off to the next line of the
+        grid, and for the steps that take time themselves, which may hold up one and not the other.
+
+        Raises:
+            JournalError: Time was stretched by an unknown number of seconds.
+        """
+        if self._grid is None:
+            return 2 * ON_ITS_WAY
+        return TURNS + self._grid + self._stretched(-math.inf, math.inf)
+
+    def _stretched(self, since: float, until: float) -> float:
+        stretches = self.of(Kind.STRETCHED)
+        return sum(event.number("seconds") for event in stretches if since <= event.t <= until)
 
     def settings(self, deployment: str) -> Event:
         """A deployment's settings.

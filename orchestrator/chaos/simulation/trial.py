@@ -168,7 +168,8 @@ class _Trial:
         return isinstance(ending, Finished)
 
     def _introduce(self) -> None:
-        self._journal.record(Kind.RUN, seed=self._plan.seed, mode=self._plan.mode)
+        plan = self._plan
+        self._journal.record(Kind.RUN, seed=plan.seed, mode=plan.mode, grid=plan.grid)
         for shape in self._plan.shapes:
             limits: dict[str, float] = {}
             if shape.requests_per_minute is not None:
@@ -195,6 +196,7 @@ class _Trial:
     def _fire(self, injection: Injection, request: PriorityRequest | None) -> None:
         if injection.do is Action.STRETCH:
             if isinstance(self._loop, SimLoop):
+                self._journal.record(Kind.STRETCHED, seconds=injection.delay)
                 self._loop.stretch(injection.delay)
             return
         # the soonest is the next turn: a synchronous step can't be interrupted in production
