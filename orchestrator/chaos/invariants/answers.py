@@ -3,7 +3,7 @@
 Holds I1, I2, I3, I11, I12, I15, I17 and I22.
 """
 
-from orchestrator.chaos.invariants.history import GRACE, History, Violation, first
+from orchestrator.chaos.invariants.history import History, Violation, first
 from orchestrator.chaos.journal import Event, Kind
 
 LATENESS = 0.25
@@ -109,7 +109,7 @@ def i3_by_its_deadline(history: History) -> list[Violation]:
         deadline, terminal = accept.number("deadline"), first(events, Kind.TERMINAL)
         if terminal is None:
             found.append(Violation("I3", request, f"never ended; its deadline was {deadline} s"))
-        elif terminal.t > deadline + LATENESS + GRACE:
+        elif terminal.t > deadline + history.lateness(LATENESS, accept.t, terminal.t):
             text = f"ended at {terminal.t} s, its deadline was {deadline} s"
             found.append(Violation("I3", request, text))
     return found

@@ -9,6 +9,7 @@ from orchestrator.chaos.invariants.history import (
     GRACE,
     History,
     Violation,
+    first,
     request_of,
     worker_of,
 )
@@ -85,7 +86,7 @@ def i8_cancel_frees_everything(history: History) -> list[Violation]:
         cancel, before, after = events[place], events[:place], events[place + 1 :]
         if Kind.TERMINAL in kinds[:place] or Kind.ACCEPT not in kinds[:place]:
             continue
-        found += _ends_at_once(request, cancel, after)
+        found += _ends_at_once(history, request, cancel, after)
         begun = {event.epoch for event in before if event.kind is Kind.ATTEMPT_START}
         found += [
             Violation("I8", request, f"{event.kind} at {event.t} s, canceled at {cancel.t} s")
@@ -102,11 +103,17 @@ def i8_cancel_frees_everything(history: History) -> list[Violation]:
     return found
 
 
-def _ends_at_once(request: str, cancel: Event, after: list[Event]) -> list[Violation]:
-    limit = cancel.t + CANCEL_FREES + GRACE
-    if any(event.kind is Kind.TERMINAL and event.t <= limit for event in after):
+def _ends_at_once(
+    history: History, request: str, cancel: Event, after: list[Event]
+) -> list[Violation]:
+    terminal = first(after, Kind.TERMINAL)
+    if terminal is not None and terminal.t <= _freed_by(history, cancel, terminal):
         return []
     return [Violation("I8", request, f"was canceled at {cancel.t} s and didn't end at once")]
+
+
+def _freed_by(history: History, cancel: Event, event: Event) -> float:
+    return cancel.t + history.lateness(CANCEL_FREES, cancel.t, event.t)
 
 
 def _open_streams(events: list[Event]) -> list[Event]:
@@ -124,11 +131,9 @@ def _closes(history: History, stream: Event, cancel: Event, after: list[Event]) 
         return []
     worker = worker_of(stream)
     closed = [
-        event.t
-        for event in after
-        if event.kind is Kind.PROVIDER_END and event.epoch == stream.epoch
+        event for event in after if event.kind is Kind.PROVIDER_END and event.epoch == stream.epoch
     ]
-    if closed and closed[0] <= cancel.t + CANCEL_FREES + GRACE:
+    if closed and closed[0].t <= _freed_by(history, cancel, closed[0]):
         return []
     if _killed_in_time(history, worker, cancel):
         return []
@@ -140,9 +145,9 @@ def _killed_in_time(history: History, worker: str, cancel: Event) -> bool:
     step = next(
         (s for s in reversed(history.of(Kind.STEP)) if s.worker == worker and s.t <= cancel.t), None
     )
-    limit = cancel.t + CANCEL_FREES + GRACE + (0.0 if step is None else step.number("budget"))
+    budget = 0.0 if step is None else step.number("budget")
     return any(
-        cancel.t <= event.t <= limit
+        cancel.t <= event.t <= _freed_by(history, cancel, event) + budget
         for kind in (Kind.KILL, Kind.WORKER_DEAD)
         for event in history.of(kind)
         if event.worker == worker

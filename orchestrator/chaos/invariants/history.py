@@ -77,6 +77,23 @@ class History:
             return ON_ITS_WAY
         return TURNS + self._stretched(since, until)
 
+    def lateness(self, allowed: float, since: float, until: float) -> float:
+        """Seconds by which what falls due between the two may come late.
+
+        Simulated timers are exact: only the grid and a step that takes time put them off.
+
+        Args:
+            allowed: Of it in real time.
+            since: When the wait began.
+            until: When it was over.
+
+        Raises:
+            JournalError: Time was stretched by an unknown number of seconds.
+        """
+        if self._grid is None:
+            return allowed + GRACE
+        return GRACE + TURNS + self._grid + self._stretched(since, until)
+
     @property
     def spread(self) -> float:
         """Seconds by which two permitted starts may come closer together on their way.

@@ -70,7 +70,7 @@ def _refused_rightly(history: History, reject: Event, asked: float | None) -> li
     if reject.text("code") == "queue_full" and reject.number("depth") < capacity:
         text = f"was refused at {reject.t} s by a queue of {reject.number('depth'):g}"
         found.append(Violation("I7", reject.request, f"{text}, the bound is {capacity:g}"))
-    if asked is not None and reject.t > asked + REFUSED_WITHIN + GRACE:
+    if asked is not None and reject.t > asked + history.lateness(REFUSED_WITHIN, asked, reject.t):
         text = f"asked at {asked} s and was refused at {reject.t} s"
         found.append(Violation("I7", reject.request, text))
     return found

@@ -56,7 +56,7 @@ def i18_nobody_serves_unwatched(history: History) -> list[Violation]:
         poisons = [
             event
             for event in history.of(Kind.POISON)
-            if event.deployment == name and death.t <= event.t <= death.t + POISON_SETTLES + GRACE
+            if event.deployment == name and death.t <= event.t <= _settled(history, death, event)
         ]
         if serving and not poisons:
             text = f"{name} lost its supervisor at {death.t} s and was not poisoned"
@@ -64,9 +64,13 @@ def i18_nobody_serves_unwatched(history: History) -> list[Violation]:
         found += [
             Violation("I18", None, f"{name} served at {event.t} s without a supervisor")
             for event in history.of(Kind.ENGINE_START)
-            if event.deployment == name and event.t > death.t + POISON_SETTLES + GRACE
+            if event.deployment == name and event.t > _settled(history, death, event)
         ]
     return found
+
+
+def _settled(history: History, since: Event, event: Event) -> float:
+    return since.t + history.lateness(POISON_SETTLES, since.t, event.t)
 
 
 def _serves(history: History, name: str, at: float) -> bool:
@@ -101,7 +105,7 @@ def i6b_poison_leaves_nobody(history: History) -> list[Violation]:
                         waiting.setdefault(request, event)
             case Kind.ACCEPT | Kind.TERMINAL:
                 request = request_of(event)
-                found += _moved_on(request, waiting.pop(request, None), event)
+                found += _moved_on(history, request, waiting.pop(request, None), event)
                 here.pop(request, None)
                 if event.kind is Kind.ACCEPT:
                     here[request] = event.deployment
@@ -121,8 +125,12 @@ def i6b_poison_leaves_nobody(history: History) -> list[Violation]:
     ]
 
 
-def _moved_on(request: str, poison: Event | None, event: Event) -> list[Violation]:
-    if poison is None or event.t <= poison.t + POISON_SETTLES + GRACE:
+def _moved_on(
+    history: History, request: str, poison: Event | None, event: Event
+) -> list[Violation]:
+    if poison is None:
+        return []
+    if event.t <= _settled(history, poison, event):
         return []
     text = f"waited until {event.t} s in an engine poisoned at {poison.t} s"
     return [Violation("I6b", request, text)]
@@ -148,16 +156,16 @@ def i9_killed_for_no_progress(history: History) -> list[Violation]:
     for event in history.events:
         match event.kind:
             case Kind.STEP:
-                found += _hang_was_seen(steps, streams, event)
+                found += _hang_was_seen(history, steps, streams, event)
                 steps[worker_of(event)] = event
             case Kind.PROVIDER_START:
                 streams[worker_of(event)] = event
             case Kind.KILL:
                 found += _killed_rightly(steps.get(worker_of(event)), event)
-                found += _hang_was_seen(steps, streams, event)
+                found += _hang_was_seen(history, steps, streams, event)
                 streams.pop(worker_of(event), None)
             case Kind.PROVIDER_END | Kind.WORKER_DEAD:
-                found += _hang_was_seen(steps, streams, event)
+                found += _hang_was_seen(history, steps, streams, event)
                 streams.pop(worker_of(event), None)
             case _:
                 pass
@@ -175,13 +183,14 @@ def _killed_rightly(step: Event | None, kill: Event) -> list[Violation]:
 
 
 def _hang_was_seen(
-    steps: dict[str, Event], streams: dict[str, Event], event: Event
+    history: History, steps: dict[str, Event], streams: dict[str, Event], event: Event
 ) -> list[Violation]:
     worker = worker_of(event)
     step, stream = steps.get(worker), streams.get(worker)
     if step is None or stream is None or stream.flag("zombie") or step.t < stream.t:
         return []
-    if event.t <= step.t + step.number("budget") + HANG_IS_SEEN + GRACE:
+    late = history.lateness(HANG_IS_SEEN, step.t, event.t)
+    if event.t <= step.t + step.number("budget") + late:
         return []
     text = f"{worker} made no progress from {step.t} to {event.t} s and nobody noticed"
     return [Violation("I9", stream.request, text)]
@@ -218,7 +227,7 @@ def i19_restart_intensity(history: History) -> list[Violation]:
                 poisoned.add(name)
                 deaths.pop(name, None)
                 death = over.pop(name, None)
-                if death is not None and event.t > death.t + POISON_SETTLES + GRACE:
+                if death is not None and event.t > _settled(history, death, event):
                     text = f"{name} was poisoned at {event.t} s, over budget since {death.t} s"
                     found.append(Violation("I19", None, text))
             case Kind.ENGINE_START:

@@ -386,3 +386,38 @@ def test_the_bucket_overflows_exactly_if_some_window_is_too_full(
 
     found = CHECKS["I13"](History(sketch("", settings=settings) + starts))
     assert bool(found) == overfull
+
+
+ALLOWED_BY_REAL_TIME: dict[str, str] = {
+    "I1": DISPATCHED
+    + "0.5 terminal r1 outcome=canceled\n"
+    + "0.51 provider_start r1 @w1 #1\n0.51 provider_end r1 @w1 #1",
+    "I3": GOOD["I3"],
+    "I6b": ACCEPTED + "1 poison cause=crash\n1.05 terminal r1 outcome=error",
+    "I7": GOOD["I7"],
+    "I8": GOOD["I8"],
+    "I9": STREAMING + "1.08 kill @w1\n1.08 worker_dead @w1",
+    "I13": "0 provider_start r1 @w1\n0 provider_start r2 @w2\n0.97 provider_start r3 @w1",
+    "I18": "0 engine_start generation=1\n1 supervisor_dead\n1.05 poison cause=stopped",
+    "I19": "0 worker_dead @a\n1 worker_dead @b\n2 worker_dead @c\n2.05 poison cause=crash",
+}
+"""What a machine takes its time for; all of it within a tenth of a second but one cancel."""
+
+
+@pytest.mark.parametrize("name", ALLOWED_BY_REAL_TIME)
+def test_what_real_time_excuses_simulated_time_does_not(name: str):
+    text = ALLOWED_BY_REAL_TIME[name]
+    live = History(sketch("0 run seed=1\n" + text))
+    simulated = History(sketch("0 run seed=1 grid=0.01\n" + text))
+
+    assert CHECKS[name](live) == []
+    assert {violation.id for violation in CHECKS[name](simulated)} == {name}
+
+
+@pytest.mark.parametrize("name", sorted(set(ALLOWED_BY_REAL_TIME) - {"I3", "I7"}))
+def test_simulated_time_that_passed_within_a_step_is_excused(name: str):
+    # a step that takes 0.1 s begins at each moment at which one may have to wait
+    steps = "".join(f"{at} stretched seconds=0.1\n" for at in (0.4, 0.5, 0.9, 1, 2))
+    text = f"0 run seed=1 grid=0.01\n{steps}{ALLOWED_BY_REAL_TIME[name]}"
+
+    assert CHECKS[name](History(sketch(text))) == []
