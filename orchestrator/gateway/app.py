@@ -35,6 +35,7 @@ from orchestrator.gateway.failure import (
     status_of,
 )
 from orchestrator.gateway.health import Liveness, Readiness, liveness, readiness
+from orchestrator.gateway.responses.responses import RESPONSES
 from orchestrator.gateway.visit import Visit
 from orchestrator.gateway.works import CLASSIFIES, EMBEDDINGS, RERANKS
 from orchestrator.wiring import System
@@ -42,7 +43,7 @@ from orchestrator.wiring import System
 logger = logging.getLogger(__name__)
 
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
-APIS = (CHAT, MESSAGES, EMBEDDINGS, *RERANKS, *CLASSIFIES)
+APIS = (CHAT, RESPONSES, MESSAGES, EMBEDDINGS, *RERANKS, *CLASSIFIES)
 """All that is posted to."""
 CODES = {404: "not_found", 405: "method_not_allowed"}
 

@@ -14,8 +14,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.events import Finished, TokenChunk
 from orchestrator.gateway.anthropic.answer import STOP_REASONS, usage_of
 from orchestrator.gateway.anthropic.failure import failure_event
-from orchestrator.gateway.anthropic.tool_blocks import Call as ToolCall
-from orchestrator.gateway.anthropic.tool_blocks import ToolBlocks
+from orchestrator.gateway.tool_turns import ToolCall, ToolTurns
 from orchestrator.request import PriorityRequest
 
 _encode = msgspec.json.Encoder().encode
@@ -57,7 +56,7 @@ class MessageWriter:
         """Of the newest block."""
         self._writing: tuple[str, int] | None = None
         """Kind and index of the open block, if it is text or thinking."""
-        self._tools = ToolBlocks()
+        self._tools = ToolTurns()
         self._tool_index = 0
         self._text_before = b""
         self._text_after = b"}}\n\n"

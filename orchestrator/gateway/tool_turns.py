@@ -1,6 +1,7 @@
-"""Calls of tools as blocks that follow each other, however their pieces come.
+"""Calls of tools one after the other, however their pieces come.
 
-OpenAI numbers the pieces of calls, so those of two calls may alternate; Anthropic's blocks don't.
+Chat completions number the pieces of calls, so those of two calls may alternate; in the events of
+other APIs one call ends before the next begins.
 A call is told while it is the first that isn't complete; what comes for a later one waits. It is
 complete when its arguments are whole JSON and the next one has begun, or at the end.
 """
@@ -15,7 +16,7 @@ from orchestrator.runners.remote.translation import Object, object_in
 
 
 @dataclass(slots=True)
-class Call:
+class ToolCall:
     """One call of a tool."""
 
     call_id: str = ""
@@ -41,28 +42,28 @@ class Call:
         return True
 
 
-class ToolBlocks:
+class ToolTurns:
     """The calls of one answer, in the order of their numbers' first appearance."""
 
     __slots__ = ("_calls", "_open", "_waiting")
 
     def __init__(self) -> None:
-        self._calls: dict[object, Call] = {}
-        self._waiting: list[Call] = []
-        self._open: Call | None = None
+        self._calls: dict[object, ToolCall] = {}
+        self._waiting: list[ToolCall] = []
+        self._open: ToolCall | None = None
 
     @property
     def open(self) -> bool:
         """Whether a call is being told."""
         return self._open is not None
 
-    def take(self, pieces: Sequence[object]) -> Iterator[tuple[str, Call]]:
+    def take(self, pieces: Sequence[object]) -> Iterator[tuple[str, ToolCall]]:
         """Takes a delta's `tool_calls`; yields `begin`, `go on` or `end` with the call."""
         for place, piece in enumerate(pieces):
             self._note(object_in(piece), place)
         yield from self._go_on(last=False)
 
-    def flush(self) -> Iterator[tuple[str, Call]]:
+    def flush(self) -> Iterator[tuple[str, ToolCall]]:
         """Ends all of them."""
         yield from self._go_on(last=True)
 
@@ -70,7 +71,7 @@ class ToolBlocks:
         index = piece.get("index", place)
         call = self._calls.get(index)
         if call is None:
-            call = self._calls[index] = Call()
+            call = self._calls[index] = ToolCall()
             self._waiting.append(call)
         function = object_in(piece.get("function"))
         call.call_id = call.call_id or str(piece.get("id") or "")
@@ -79,7 +80,7 @@ class ToolBlocks:
         if isinstance(arguments, str) and arguments:
             call.pieces.append(arguments)
 
-    def _go_on(self, *, last: bool) -> Iterator[tuple[str, Call]]:
+    def _go_on(self, *, last: bool) -> Iterator[tuple[str, ToolCall]]:
         while True:
             if self._open is not None:
                 yield "go on", self._open

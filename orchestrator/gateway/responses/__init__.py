@@ -1,0 +1,1 @@
+"""OpenAI's Responses API in front of any deployment, without a store."""

@@ -1,0 +1,43 @@
+"""`POST /v1/responses`, OpenAI's Responses API."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from orchestrator.events import Finished, TokenChunk
+from orchestrator.gateway.api import Api, Call, StreamWriter
+from orchestrator.gateway.chat import now
+from orchestrator.gateway.members import TIMEOUT_HEADER
+from orchestrator.gateway.responses.answer import Envelope
+from orchestrator.gateway.responses.request import read_responses
+from orchestrator.gateway.responses.stream import ResponseWriter
+from orchestrator.gateway.visit import Visit
+
+RESPONSES_PATH = "/v1/responses"
+
+
+def read(body: bytes, visit: Visit) -> Call:
+    """Reads a body.
+
+    Raises:
+        InvalidRequestError: Something is wrong; `param` names it.
+    """
+    request, given = read_responses(body, visit.request_id, visit.header(TIMEOUT_HEADER))
+    parallel = request.extra.get("parallel_tool_calls") is not False
+
+    def writer() -> ResponseWriter:
+        envelope = Envelope(f"resp_{visit.request_id}", now(), given, parallel=parallel)
+        return ResponseWriter(envelope, suffix=visit.request_id)
+
+    def stream() -> StreamWriter:
+        return writer()
+
+    def whole(chunks: Sequence[TokenChunk], finished: Finished) -> bytes:
+        made = writer()
+        made.write(chunks)
+        return msgspec.json.encode(made.complete(finished))
+
+    return Call(request=request, stream=stream if given.stream else None, whole=whole)
+
+
+RESPONSES = Api(path=RESPONSES_PATH, read=read)
