@@ -4,9 +4,10 @@ The outcome is a value. What it means for the request is decided here, once, for
 by themselves and (through `after_failure`) for those whose worker died:
 
     Done         the answer is whole and the channel has its ending
-    TryAgain     nothing was read and the policy allows another try: back into the queue
+    TryAgain     nothing was read, or the runner can go on after it, and the policy allows another
+                 try: back into the queue
     GaveUp       nothing was read, but not here again: routing decides what follows
-    Interrupted  something was read: one terminal error, nothing is ever restarted
+    Interrupted  something was read: nothing is restarted, and nobody goes on from it here
     Canceled     nobody waits any more
 """
 
@@ -31,6 +32,7 @@ from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.rate_limit import Permit, RateLimiter
 from orchestrator.policies.retry import RetryPolicy
 from orchestrator.request import AttemptRecord, PriorityRequest
+from orchestrator.resume import Resume, Seam
 from orchestrator.runners.base import Runner
 from orchestrator.runners.lease import Lease, Step, StepLimits
 
@@ -44,7 +46,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
-    """Not before that loop time, at the request's old place in the queue."""
+    """Not before that loop time, at the request's old place in the queue.
+
+    If something was read, `request.resume` says from where it goes on.
+    """
 
     error: OrchestratorError
     not_before: float
@@ -59,7 +64,7 @@ class GaveUp:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """It broke after something was read."""
+    """It broke after something was read; routing may know who goes on."""
 
     error: OrchestratorError
 
@@ -189,7 +194,8 @@ def after_failure(
     channel = request.channel
     if channel.ending is not None:
         return Canceled()
-    if not channel.retract():
+    delivered = not channel.retract()
+    if delivered and not _suspend(request, error):
         return Interrupted(error)
     if (request.idempotent or isinstance(error, CircuitOpenError)) and not _moves_on(
         request, error
@@ -197,7 +203,16 @@ def after_failure(
         not_before = retry.next_try(error, attempts=attempts, now=now, deadline=request.deadline)
         if not_before is not None:
             return TryAgain(error, not_before)
-    return GaveUp(error)
+    return Interrupted(error) if delivered else GaveUp(error)
+
+
+def _suspend(request: PriorityRequest, error: OrchestratorError) -> bool:
+    """Keeps what was delivered as the beginning of the next attempt, if the deployment can."""
+    if request.seam is Seam.NONE or not request.idempotent or not error.retryable:
+        return False
+    cause = error if request.resume is None else request.resume.cause
+    request.resume = Resume(request.seam, request.channel.suspend(), cause)
+    return request.seam is Seam.EXACT or request.resume.is_plain
 
 
 def _moves_on(request: PriorityRequest, error: OrchestratorError) -> bool:
@@ -205,7 +220,7 @@ def _moves_on(request: PriorityRequest, error: OrchestratorError) -> bool:
     if request.attempt_limit is not None and len(request.attempts) >= request.attempt_limit:
         return True
     # a silence has cost a good part of the deadline; the same deployment would cost as much again
-    return request.others_ahead and error.is_silence
+    return request.others_ahead and error.is_silence and request.resume is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ Rules:
     4. The reader gets all that is ready in one go, and the ending after the last chunk.
     5. A reader that doesn't read ends its own request with `SlowConsumerError`, nobody else's.
     6. What nobody has read yet can be taken back (`retract`); what was read is never sent again.
+       An answer that is kept can be gone on with after its last chunk (`suspend`).
 
 All methods are called on the event loop of the engine that writes, as long as it runs; none but
 `receive` waits.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from orchestrator.errors import SlowConsumerError
@@ -65,6 +66,7 @@ class Channel:
         "_watchers",
         "delivered",
         "held",
+        "kept",
         "late_events",
     )
 
@@ -74,6 +76,8 @@ class Channel:
         """Chunks that the reader has taken."""
         self.late_events = 0
         """Chunks and endings that came after the ending or from a replaced attempt."""
+        self.kept: list[TokenChunk] | None = None
+        """All that was sent, if the answer may go on after a break; None keeps nothing."""
         self._capacity_bytes = capacity_bytes or (
             HELD_CAPACITY_BYTES if held else STREAM_CAPACITY_BYTES
         )
@@ -122,6 +126,8 @@ class Channel:
             self.end(Failed(self._overflow()))
             return False
         self._chunks.append(chunk)
+        if self.kept is not None:
+            self.kept.append(chunk)
         if not self.held:
             self._wake()
         return True
@@ -152,8 +158,19 @@ class Channel:
             return False
         self._epoch = 0  # a straggler's chunk must not become the first of another attempt
         self._chunks.clear()
+        if self.kept is not None:
+            self.kept.clear()
         self._size_bytes = 0
         return True
+
+    def suspend(self) -> Sequence[TokenChunk]:
+        """Takes the pen and leaves all that was sent: another attempt goes on after it.
+
+        Returns:
+            What was sent, read or not; nothing if it isn't kept.
+        """
+        self._epoch = 0
+        return tuple(self.kept or ())
 
     def nudge(self) -> None:
         """Wakes a reader that waits; it gets no chunks, and is free to do something else."""

@@ -87,6 +87,9 @@ class Deployment(Section):
     """Requests that run at the same time."""
     context: Annotated[int, whole(1, 1_000_000_000)] | None = None
     """Tokens that prompt and answer may have together; a route tells the larger one by it."""
+    prefill: bool = False
+    """Whether the model goes on with a last message of the assistant, as a part of its own turn; a
+    route with midstream: continue lets it finish an answer that broke off elsewhere."""
     queue: Queue = Queue()
     limits: Limits = Limits()
     retry: Retry = Retry()

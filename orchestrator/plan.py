@@ -76,6 +76,8 @@ class DeploymentPlan:
     supervision: Supervision = field(default_factory=Supervision)
     credential: Credential | None = None
     """The key of its slots, if it may change while they run."""
+    prefill: bool = False
+    """Whether its provider goes on with a message of the assistant that comes last."""
     context: int | None = None
     """Tokens that prompt and answer may have together; None is unknown."""
 
@@ -117,6 +119,7 @@ def _route(section: sections.Route) -> RoutePlan:
             strategy=section.strategy,
             weights=section.weights,
             max_attempts=section.max_attempts,
+            midstream=section.midstream,
             rules=Rules(cast("dict[FailureKind, Action]", actions)),
         ),
     )
@@ -179,6 +182,7 @@ def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> D
         factory=_factory(name, section.runner, on_progress, credential),
         credential=credential,
         context=section.context,
+        prefill=section.prefill,
         slots=section.slots,
         queue_capacity=section.queue.capacity,
         queue=QueueSettings(

@@ -8,6 +8,7 @@ from typing import cast
 
 from orchestrator.channel import Channel
 from orchestrator.errors import InvalidRequestError, OrchestratorError
+from orchestrator.resume import Resume, Seam
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 512
@@ -238,6 +239,8 @@ class AttemptRecord:
     """Seconds between acceptance (or the attempt before) and this start."""
     permit_for: float = 0.0
     """Seconds of these that it was the next one and only a permit was missing."""
+    resumed_after: int | None = None
+    """Tokens of the answer that earlier attempts had sent, if it goes on from there."""
     breaker: str = ""
     """State of the breaker as it let the attempt through; empty if it didn't."""
     first_token_at: float | None = None
@@ -286,6 +289,10 @@ class PriorityRequest:
     """Whether a healthy deployment of the route has not been tried yet."""
     on_first_token: Callable[[AttemptRecord], None] | None = None
     """Told of each attempt's first token, if the route measures."""
+    seam: Seam = Seam.NONE
+    """How the present deployment may go on with an answer that broke off after delivery."""
+    resume: Resume | None = None
+    """What the present attempt goes on from; None begins the answer."""
     passed_over: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Deployments that refused it without an attempt, each with the error's code."""
     estimated_prompt_tokens: int = field(init=False)

@@ -161,4 +161,6 @@ def _known(running: RunningDeployment, accounts: Accounts | None) -> Deployment:
         ready=lambda: running.ready,
         healthy=lambda: running.healthy,
         context=running.plan.context,
+        resumes=running.plan.factory.resumes,
+        prefill=running.plan.prefill,
     )

@@ -48,7 +48,6 @@ from orchestrator.errors import (
     WorkerError,
     describe,
 )
-from orchestrator.events import Failed
 from orchestrator.inflight import Inflight, Ticket
 from orchestrator.points import Passage, Point
 from orchestrator.policies.queue import PriorityQueue
@@ -203,11 +202,8 @@ class Engine(LoopActor):
                 ticket.queued_at = asyncio.get_running_loop().time()
                 self._queue.push_back(ticket, not_before=not_before)
                 self._pass(Point.RETRY_QUEUED, ticket, not_before)
-            case GaveUp(error):
+            case GaveUp(error) | Interrupted(error):
                 self._give_up(ticket, error)
-            case Interrupted(error):
-                _remember(ticket, error)
-                ticket.request.channel.end(Failed(error))
             case _:
                 assert_never(outcome)
 

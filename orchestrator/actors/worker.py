@@ -148,6 +148,7 @@ class RemoteWorker(LoopActor):
             epoch=assign.epoch,
             started_at=now,
             queued_for=assign.queued_for,
+            resumed_after=None if request.resume is None else request.resume.tokens,
         )
         request.attempts.append(record)
         pass_by(self._settings.gates, Point.ATTEMPT_BEGUN, request, record)

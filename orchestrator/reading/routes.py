@@ -83,4 +83,7 @@ class Route(Section):
     max_attempts: Annotated[int, whole(1, 100)] | None = None
     """Attempts of one request at all deployments together; null is the first one's
     `retry.max_attempts` and one more for each further deployment."""
+    midstream: Literal["resume", "continue", "error"] = "resume"
+    """What follows a break after the caller has read something: resume goes on exactly where a
+    runner can, continue also as a text at a deployment with prefill, error always ends it."""
     failover: Failover = Failover()

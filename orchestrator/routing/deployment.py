@@ -22,6 +22,10 @@ class Deployment:
     """Whether it is ready and its breaker would let an attempt through."""
     context: int | None = None
     """Tokens that prompt and answer may have together; None is unknown."""
+    resumes: str | None = None
+    """What deployments have in common that go on with each other's answers exactly; None can't."""
+    prefill: bool = False
+    """Whether it goes on with a text that it is given as the beginning of its own turn."""
     latency: Latency = field(default_factory=Latency)
 
     @property

@@ -6,9 +6,13 @@ is asked, so none is tried twice, whatever the rules say; and one bound holds fo
 all of them together, so that tries don't multiply. Of that bound one attempt is kept for each
 healthy deployment that is still ahead: the first one's retries can't use it up. Where a full queue
 has extra places, one of them is asked for after all the others had no room.
+
+After delivery nothing is restarted. An answer goes on where it broke off, if a deployment can do
+that; if not, or if that is refused, its end is the error that broke it.
 """
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 from orchestrator.errors import (
@@ -21,8 +25,10 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Failed
 from orchestrator.request import PriorityRequest
+from orchestrator.resume import Resume, Seam
 from orchestrator.routing.deployment import Deployment
 from orchestrator.routing.explain import story
+from orchestrator.routing.midstream import may_break_off_well, seam_at, successors
 from orchestrator.routing.route import RoutePolicy
 
 
@@ -35,7 +41,7 @@ class Journey:
         ahead: The deployments that may be able to serve it, the best one first.
     """
 
-    __slots__ = ("_ahead", "_errors", "_full", "_policy", "_request")
+    __slots__ = ("_ahead", "_errors", "_full", "_policy", "_request", "_seams")
 
     def __init__(
         self, request: PriorityRequest, policy: RoutePolicy, ahead: list[Deployment]
@@ -45,6 +51,7 @@ class Journey:
         self._ahead = ahead
         self._errors: list[OrchestratorError] = []
         self._full: list[Deployment] = []  # and with extra places, in the order of the route
+        self._seams: dict[Deployment, Seam] = {}
 
     def go_on(self) -> None:
         """Gives the request to the next deployment that takes it, or ends it."""
@@ -53,7 +60,6 @@ class Journey:
             if request.channel.ending is not None:
                 return
             deployment = self._ahead.pop(0)
-            self._bound_attempts()
             refusal = self._offer(deployment)
             if refusal is None:
                 return
@@ -66,7 +72,6 @@ class Journey:
         while self._full and not self._is_spent():
             if request.channel.ending is not None:
                 return
-            self._bound_attempts()
             refusal = self._offer(self._full.pop(0), patient=True)
             if refusal is None:
                 return
@@ -76,6 +81,8 @@ class Journey:
     def _offer(
         self, deployment: Deployment, *, patient: bool = False
     ) -> EngineError | QueueFullError | None:
+        self._join(deployment)
+        self._bound_attempts()
         try:
             deployment.inflight.accept(
                 self._request,
@@ -91,6 +98,19 @@ class Journey:
         limit = self._policy.max_attempts
         return limit is not None and len(self._request.attempts) >= limit
 
+    def _join(self, deployment: Deployment) -> None:
+        """Says how the next deployment may go on with what has been sent, or will have been."""
+        request, midstream = self._request, self._policy.midstream
+        if request.resume is not None:
+            request.seam = self._seams[deployment]
+            request.resume = replace(request.resume, seam=request.seam)
+            return
+        request.seam = seam_at(midstream, deployment, request)
+        if request.channel.kept is None and may_break_off_well(
+            midstream, request.seam, self._ahead, request
+        ):
+            request.channel.kept = []
+
     def _bound_attempts(self) -> None:
         """Tells the attempts at the next deployment what is kept for those after it."""
         request, limit = self._request, self._policy.max_attempts
@@ -101,6 +121,9 @@ class Journey:
     def _given_up(self, deployment: Deployment, error: OrchestratorError) -> None:
         request = self._request
         self._errors.append(error)
+        if request.channel.committed:
+            self._after_delivery(deployment, error)
+            return
         if self._policy.measures and error.is_silence and request.attempts:
             now = asyncio.get_running_loop().time()
             deployment.latency.observe(now - request.attempts[-1].started_at, now)
@@ -115,6 +138,19 @@ class Journey:
         self._ahead = ahead
         self.go_on()
 
+    def _after_delivery(self, deployment: Deployment, error: OrchestratorError) -> None:
+        """Goes on where the answer broke off, if the route and another deployment can."""
+        request = self._request
+        cause = error if request.resume is None else request.resume.cause
+        if request.channel.ending is None and error.fails_over and request.idempotent:
+            self._seams = successors(self._policy.midstream, request, deployment, self._ahead)
+            if self._seams:
+                request.resume = Resume(Seam.NONE, request.channel.suspend(), cause)
+                self._ahead, self._full = list(self._seams), []
+                self.go_on()
+                return
+        self._fail(cause)
+
     def _fail(self, error: OrchestratorError) -> None:
         request = self._request
         if request.channel.ending is None and len(request.attempts) > 1:
@@ -123,6 +159,8 @@ class Journey:
 
     def _most_telling(self) -> OrchestratorError:
         """What an upstream or worker said counts more than a refusal of our own."""
+        if self._request.resume is not None:  # what broke the answer, not who couldn't go on
+            return self._request.resume.cause
         if self._request.first_error is not None:  # an attempt failed before anybody refused
             return self._request.first_error
         for error in self._errors:

@@ -8,6 +8,7 @@ from orchestrator.routing.deployment import Deployment
 from orchestrator.routing.rules import NO_RULES, Rules
 
 Strategy = Literal["failover", "weighted", "least_busy", "latency"]
+Midstream = Literal["resume", "continue", "error"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,9 @@ class RoutePolicy:
     max_attempts: int | None = None
     """Attempts of one request over all deployments; None is no bound of the route's own."""
     rules: Rules = NO_RULES
+    midstream: Midstream = "resume"
+    """What follows a break after delivery: `resume` goes on exactly where a runner can, `continue`
+    also as a text at a deployment that can be prefilled, `error` never."""
 
     @property
     def measures(self) -> bool:

@@ -21,7 +21,7 @@ class Abilities:
     local: bool = False
     """Steps run on this machine: an expired lease is a hang of the worker, not of a provider."""
     resumable: bool = False
-    """Prompt plus the tokens sent so far can be continued exactly."""
+    """An answer that broke off can be gone on with exactly, from `request.resume`."""
 
 
 class Runner(Protocol):
@@ -44,6 +44,9 @@ class Runner(Protocol):
         self, request: PriorityRequest, lease: Lease
     ) -> AsyncGenerator[TokenChunk | Finished, None]:
         """Streams the answer: chunks, then one `Finished`, after which the stream ends.
+
+        With `request.resume` it streams what comes after the chunks in there; its usage is that of
+        the whole answer.
 
         The runner arms `lease` for each step (`connect`, `first_step`, `first_token`,
         `next_token`) and calls `lease.progress()` per token. Closing the generator or cancelling
@@ -107,6 +110,8 @@ class SlotFactory:
     """The model's name for people."""
     works: frozenset[Work] = CHAT_ALONE
     """What its runners can do."""
+    resumes: str | None = None
+    """Of resumable runners: two with the same text go on with each other's answers exactly."""
     inspect: Callable[[PriorityRequest], Awaitable[None] | None] = accept_anything
     """Refuses a request that the runner can't serve, before it is queued: raises
     `InvalidRequestError` at once or from the awaitable that it returns."""

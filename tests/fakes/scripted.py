@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from orchestrator.errors import WorkerHungError
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.request import PriorityRequest
+from orchestrator.resume import Resume
 from orchestrator.runners.base import Abilities, SlotFactory, accept_anything
 from orchestrator.runners.lease import Lease, Step
 
@@ -24,6 +25,9 @@ class Stage:
     """(request, number of the call from 0) -> lines; without `Finished` it ends early."""
     local: bool = False
     context: int | None = None
+    resumes: str | None = None
+    """Lines of the script that were sent before are skipped when an answer goes on."""
+    prefill: bool = False
     start_error: Callable[[int], BaseException | None] = lambda _: None
     """(number of the start from 0) -> what the start fails with."""
     start_gate: asyncio.Event | None = None
@@ -35,6 +39,8 @@ class Stage:
     inspect: Callable[[PriorityRequest], Awaitable[None] | None] = accept_anything
     on_running: Callable[[int], None] = lambda _: None
     """Told how many attempts run, whenever that changes."""
+    resumed: list[Resume] = field(default_factory=list)
+    """What the attempts that go on with an answer were given."""
     calls: list[str] = field(default_factory=list)
     """Request ids in the order in which they reached a runner."""
     served_by: dict[int, int] = field(default_factory=dict)
@@ -47,7 +53,10 @@ class Stage:
 
     def factory(self) -> SlotFactory:
         return SlotFactory(
-            create=lambda: ScriptedRunner(self), model="scripted", inspect=self.inspect
+            create=lambda: ScriptedRunner(self),
+            model="scripted",
+            inspect=self.inspect,
+            resumes=self.resumes,
         )
 
     def kill_host(self, cause: BaseException) -> None:
@@ -71,7 +80,7 @@ class ScriptedRunner:
 
     @property
     def abilities(self) -> Abilities:
-        return Abilities(local=self._stage.local)
+        return Abilities(local=self._stage.local, resumable=self._stage.resumes is not None)
 
     async def start(self) -> None:
         self.number = self._stage.starts
@@ -98,8 +107,14 @@ class ScriptedRunner:
         stage.on_running(stage.running)
         lease.arm(Step.FIRST_TOKEN)
         try:
+            sent = 0
+            if request.resume is not None:
+                stage.resumed.append(request.resume)
+                sent = len(request.resume.chunks) if stage.resumes is not None else 0
             for line in stage.script(request, call):
                 match line:
+                    case str() | TokenChunk() if sent > 0:
+                        sent -= 1
                     case str() | TokenChunk():
                         if lease.step is Step.FIRST_TOKEN:
                             lease.arm(Step.NEXT_TOKEN)

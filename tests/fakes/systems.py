@@ -34,12 +34,15 @@ def make_request(
     max_tokens: int | None = None,
     capacity_bytes: int | None = None,
     caller: str = "",
+    extra: Mapping[str, object] | None = None,
+    n: int = 1,
 ) -> PriorityRequest:
     return PriorityRequest(
         request_id=request_id or f"r{next(_numbers)}",
         model=model,
         messages=[Message("user", "hi")],
-        sampling=SamplingParams(max_tokens=max_tokens),
+        sampling=SamplingParams(max_tokens=max_tokens, n=n),
+        extra=extra or {},
         channel=Channel(held=held, capacity_bytes=capacity_bytes),
         priority=priority,
         timeout=timeout,
@@ -127,7 +130,13 @@ async def running(
 ) -> AsyncGenerator[System]:
     """A started system with a deployment per stage, ready if that is wanted; closed at the end."""
     plans = [
-        DeploymentPlan(name=name, factory=stage.factory(), context=stage.context, **settings)
+        DeploymentPlan(
+            name=name,
+            factory=stage.factory(),
+            context=stage.context,
+            prefill=stage.prefill,
+            **settings,
+        )
         for name, stage in stages.items()
     ]
     system = System(plans, routes, monitored=monitored, accounts=accounts)

@@ -33,6 +33,7 @@ from orchestrator.runners.classify import ANY_PROVIDER, Refusals
 from orchestrator.runners.lease import Lease, Step
 from orchestrator.runners.remote.large import LARGE_EVENT_BYTES, take_large
 from orchestrator.runners.remote.listing import find
+from orchestrator.runners.remote.prefill import for_the_rest, of_the_whole
 from orchestrator.runners.remote.settings import (
     RemoteSettings,
     check_headers,
@@ -190,11 +191,13 @@ class ProviderRunner:
         Raises:
             OrchestratorError: What the provider refused or broke, of scope request or upstream.
         """
-        dialect, provider = self._dialect, self._settings.provider
+        dialect, provider, resume = self._dialect, self._settings.provider, request.resume
         if request.work is not Work.CHAT:
             for event in await self._work(dialect.others[request.work], request, lease):
                 yield event
             return
+        if resume is not None:
+            request = for_the_rest(request, resume)
         secret, response = await self._open(dialect, request, lease)
         answer = dialect.read(request, secret)
         several = request.sampling.n > 1
@@ -207,7 +210,7 @@ class ProviderRunner:
                     json_arguments=dialect.json_arguments,
                 ):
                     yield chunk
-                yield answer.end()
+                yield answer.end() if resume is None else of_the_whole(answer.end(), resume)
                 return
             framing = dialect.framing()
             deadline: float | None = None
@@ -236,7 +239,7 @@ class ProviderRunner:
                 logger.debug("%s sent no end marker for %s", provider, request.request_id)
             if answer.events == 0:
                 body.check_kind()
-            yield answer.end()
+            yield answer.end() if resume is None else of_the_whole(answer.end(), resume)
 
     async def _take_all(self, answer: Reader, event: ServerSentEvent) -> Sequence[TokenChunk]:
         """Reads an event that is large, or brings pieces of several answers."""
