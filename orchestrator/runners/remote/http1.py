@@ -8,13 +8,18 @@ length beside chunks, a chunk size that is no number are errors. This file adds 
     2. Interim responses (1xx) are skipped; a switch of protocols was not asked for.
     3. What a body without length or chunks ends with is the end of the connection (RFC 9112, 6.3);
        any other body that ends there was cut.
-    4. Bytes after the response belong to nobody: the connection can't be used again.
+    4. A head that comes in small reads is handed on line by line, for the parser joins the pieces
+       of a header anew with every read, which takes seconds for one that comes byte by byte.
+    5. Bytes after the response belong to nobody: the connection can't be used again.
 """
 
 import httptools
 import httpx
 
 MAX_HEAD_BYTES = 128 << 10
+MAX_TRAILER_BYTES = 16 << 10
+"""Bytes in the body that are none of it; those the parser joins anew with every read."""
+END_OF_HEAD = b"\r\n\r\n"
 FIRST_FINAL_STATUS = 200
 LENGTH = b"content-length"
 CODING = b"transfer-encoding"
@@ -29,6 +34,7 @@ class ResponseParser:
         "_fruitless_bytes",
         "_head_bytes",
         "_length",
+        "_line",
         "_parser",
         "_surplus",
         "_why",
@@ -58,6 +64,9 @@ class ResponseParser:
         self._chunked = False
         self._head_bytes = 0
         self._fruitless_bytes = 0
+        self._line: list[bytes] | None = None
+        """The head's last line as far as it has come; None before the first line has ended, for
+        what speaks another protocol shall be found out at once."""
         self._surplus = False
         self._why = ""
         self._parser = httptools.HttpResponseParser(self)
@@ -77,7 +86,46 @@ class ResponseParser:
         Raises:
             httpx.RemoteProtocolError: That is no response, or its head is too large.
         """
-        size = self.size
+        if not self.head_done and END_OF_HEAD not in data:
+            self._feed_lines(data)
+        else:
+            self._feed(data)
+
+    def _feed_lines(self, data: bytes) -> None:
+        """Takes a part of the head."""
+        end = data.rfind(b"\n") + 1
+        if self._line is None:
+            self._feed(data)
+            self._line = [] if end else None
+        elif end:
+            self._feed(data[:end])
+            if self.head_done:  # the blank line was cut by the reads, and the body begins here
+                self._feed(data[end:])
+            elif end < len(data):
+                self._hold(data[end:])
+        else:
+            self._hold(data)
+
+    def _hold(self, data: bytes) -> None:
+        """Keeps a part of a line.
+
+        Raises:
+            httpx.RemoteProtocolError: It has become too long.
+        """
+        if self._line is not None:
+            self._line.append(data)
+        self._count_fruitless(len(data), MAX_HEAD_BYTES)
+
+    def _count_fruitless(self, count: int, most: int) -> None:
+        self._fruitless_bytes += count
+        if self._fruitless_bytes > most:
+            raise httpx.RemoteProtocolError(f"more than {most} bytes without a body's")
+
+    def _feed(self, data: bytes) -> None:
+        fresh, size, head_done = len(data), self.size, self.head_done
+        if self._line:
+            data = b"".join((*self._line, data))
+            self._line.clear()
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -88,9 +136,9 @@ class ResponseParser:
         if self.size > size or self.complete:
             self._fruitless_bytes = 0
             return
-        self._fruitless_bytes += len(data)
-        if self._fruitless_bytes > MAX_HEAD_BYTES:
-            raise httpx.RemoteProtocolError(f"more than {MAX_HEAD_BYTES} bytes without a body's")
+        self._count_fruitless(fresh, MAX_TRAILER_BYTES if head_done else MAX_HEAD_BYTES)
+        if self.head_done is not head_done:
+            self._fruitless_bytes = 0
 
     def end(self) -> None:
         """The connection has ended; this completes a body that has no other end.

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
 
 import h11
 import httpx
@@ -207,3 +209,37 @@ def test_a_connection_is_reused_only_after_a_response_with_an_end_of_its_own(
 
     assert parser.take() == b"hi"
     assert parser.reusable is reusable
+
+
+@pytest.mark.parametrize("line", [b"x: " + b"a" * 100_000, b"x: a\r\n" * 16_000 + b"y: b"])
+def test_a_head_that_drips_in_reaches_the_parser_line_by_line(line: bytes):
+    parser = ResponseParser()
+    fed: list[int] = []
+    feed = parser._parser.feed_data
+    real = parser._parser
+
+    def count(data: bytes) -> None:
+        fed.append(len(data))
+        feed(data)
+
+    counting = SimpleNamespace(
+        feed_data=count,
+        get_status_code=real.get_status_code,
+        get_http_version=real.get_http_version,
+        should_keep_alive=real.should_keep_alive,
+    )
+    parser._parser = cast("Any", counting)
+    head = HEAD + line + b"\r\ncontent-length: 1\r\n\r\n"
+
+    for byte in head + b"z":
+        parser.feed(bytes([byte]))
+
+    assert parser.complete
+    assert parser.take() == b"z"
+    assert sum(fed) == len(head) + 1
+    assert len(fed) <= len(HEAD) + line.count(b"\n") + 6
+
+
+def test_a_server_that_speaks_something_else_is_found_out_at_once():
+    with pytest.raises(httpx.RemoteProtocolError):
+        ResponseParser().feed(b"SSH-2.0-O")
