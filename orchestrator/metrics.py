@@ -82,6 +82,12 @@ LATE = Counter(
     "Chunks and endings that came after a request's ending or from a replaced attempt.",
     registry=REGISTRY,
 )
+ESTIMATED_USAGES = Counter(
+    "orchestrator_estimated_usages",
+    "Answers whose tokens were counted here, for their provider told none.",
+    ["deployment"],
+    registry=REGISTRY,
+)
 UNMARKED_ENDS = Counter(
     "orchestrator_unmarked_ends",
     "Answers of a provider that were complete but lacked its end marker.",

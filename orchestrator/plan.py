@@ -32,6 +32,7 @@ from orchestrator.routing.rules import Action, FailureKind, Rules
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.lease import StepLimits
 from orchestrator.runners.remote.credentials import Credential, KeySource, file_source, text_in
+from orchestrator.runners.remote.header_file import HeaderFile
 
 logger = logging.getLogger(__name__)
 
@@ -307,8 +308,10 @@ class _Common(TypedDict):
     renew: Callable[[str], Awaitable[None]] | None
     bearer: bool
     headers: Mapping[str, str]
+    header_files: Mapping[str, Callable[[], str]]
     extra_body: Mapping[str, object]
     drop_params: bool
+    estimate_usage: bool
     provider: str
     ca_file: str | None
     client_cert: tuple[str, str | None] | None
@@ -323,9 +326,17 @@ def _common(name: str, runner: sections.Remote, credential: Credential | None) -
         "api_key": credential.read if credential else api_key,
         "renew": credential.renew if credential else None,
         "bearer": credential.source.token if credential else False,
-        "headers": {key: value.reveal() for key, value in runner.headers.items()},
+        "headers": {
+            key: value.reveal() for key, value in runner.headers.items() if value.path is None
+        },
+        "header_files": {
+            key: HeaderFile(value.path, value.reveal())
+            for key, value in runner.headers.items()
+            if value.path is not None
+        },
         "extra_body": runner.extra_body,
         "drop_params": runner.drop_params,
+        "estimate_usage": runner.estimate_usage,
         "provider": name,
         "ca_file": _path(runner.ca_file),
         "client_cert": (

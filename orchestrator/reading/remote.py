@@ -50,7 +50,7 @@ class Remote(Section):
         AfterValidator(_not_own),
         Field(json_schema_extra={"additionalProperties": False}),
     ] = Field(default={})
-    """Further HTTP headers; a value may be {env: NAME} or {file: PATH}."""
+    """Further HTTP headers; a value may be {env: NAME}, or {file: PATH}, which may change."""
     extra_body: Annotated[
         Mapping[str, object],
         Field(json_schema_extra={"patternProperties": {"": {}}, "additionalProperties": False}),
@@ -58,6 +58,8 @@ class Remote(Section):
     """Members of every request's body that the provider knows; a caller's own win."""
     drop_params: bool = False
     """Whether fields that the provider can't do are left out instead of refused with 400."""
+    estimate_usage: bool = False
+    """Whether tokens are counted here, roughly and marked so, where the provider tells none."""
     ca_file: Annotated[Path, existing_file()] | None = None
     """PEM file of the certificate authorities to trust instead of the usual ones."""
     client_cert: Annotated[Path, existing_file()] | None = None

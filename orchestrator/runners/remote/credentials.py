@@ -131,26 +131,33 @@ class _KeyFile:
             UpstreamAuthenticationError: It can't be read, or holds no key.
         """
         # before the read: what is written meanwhile is seen, and what is no key is not read again
-        self._seen = self._look()
+        self._seen = state_of(self._path)
         return key_from(text_in(self._path), f"file {self._path}")
 
     def changed(self) -> bool:
         """Whether it was replaced or written since; a file that is gone for now has not."""
         try:
-            return self._look() != self._seen
+            return state_of(self._path) != self._seen
         except OrchestratorError:
             return False
 
-    def _look(self) -> tuple[int, ...]:
-        try:
-            found = self._path.stat()
-        except OSError as error:
-            raise _unreadable(self._path, error) from error
-        if not stat.S_ISREG(found.st_mode):  # a pipe gives what it has once, and would block
-            raise UpstreamAuthenticationError(
-                f"file {self._path} is no regular file, so it can't be read again"
-            )
-        return found.st_mtime_ns, found.st_ino, found.st_dev, found.st_size
+
+def state_of(path: Path) -> tuple[int, ...]:
+    """Returns what differs when the file is another one or was written.
+
+    Raises:
+        UpstreamAuthenticationError: There is no such file, or it can't be read twice.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        unreadable = _unreadable(path, error)
+        raise unreadable from error
+    if not stat.S_ISREG(found.st_mode):  # a pipe gives what it has once, and would block
+        raise UpstreamAuthenticationError(
+            f"file {path} is no regular file, so it can't be read again"
+        )
+    return found.st_mtime_ns, found.st_ino, found.st_dev, found.st_size
 
 
 def text_in(path: Path) -> str:

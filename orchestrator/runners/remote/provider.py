@@ -31,6 +31,7 @@ from orchestrator.request import PriorityRequest, Work
 from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.classify import ANY_PROVIDER, Refusals
 from orchestrator.runners.lease import Lease, Step
+from orchestrator.runners.remote.estimate import with_usage
 from orchestrator.runners.remote.large import LARGE_EVENT_BYTES, take_large
 from orchestrator.runners.remote.listing import find
 from orchestrator.runners.remote.prefill import for_the_rest, of_the_whole
@@ -183,7 +184,7 @@ class ProviderRunner:
     async def start(self) -> None:
         """Does nothing: a connection is made with the first request."""
 
-    async def generate(
+    def generate(
         self, request: PriorityRequest, lease: Lease
     ) -> AsyncGenerator[TokenChunk | Finished, None]:
         """Streams the provider's answer; the tokens of an error's text are those seen before it.
@@ -191,6 +192,14 @@ class ProviderRunner:
         Raises:
             OrchestratorError: What the provider refused or broke, of scope request or upstream.
         """
+        answer = self._answer(request, lease)
+        if not self._settings.estimate_usage or request.work is not Work.CHAT:
+            return answer
+        return with_usage(answer, request, self._settings.provider)
+
+    async def _answer(
+        self, request: PriorityRequest, lease: Lease
+    ) -> AsyncGenerator[TokenChunk | Finished, None]:
         dialect, provider, resume = self._dialect, self._settings.provider, request.resume
         if request.work is not Work.CHAT:
             for event in await self._work(dialect.others[request.work], request, lease):

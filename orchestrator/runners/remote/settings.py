@@ -45,10 +45,16 @@ class RemoteSettings:
     """The key is an access token, which goes into no header of the provider's own."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Sent besides ours, and in place of ours of the same name."""
+    header_files: Mapping[str, Callable[[], str]] = field(
+        default_factory=dict[str, Callable[[], str]], repr=False
+    )
+    """Headers that are asked for with every request, so that they may change."""
     extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
     """Members of every request's body; a request's own win."""
     drop_params: bool = False
     """Leaves out what the provider can't do, where it would be refused otherwise."""
+    estimate_usage: bool = False
+    """Counts tokens by the length of the texts where the provider tells no usage."""
     provider: str = "openai"
     """The name in errors and metrics."""
     ca_file: str | None = None
@@ -114,6 +120,8 @@ def headers_of(settings: RemoteSettings, own: Mapping[str, str]) -> dict[str, st
         **own,
     }
     headers.update((name.lower(), value) for name, value in settings.headers.items())
+    if settings.header_files:
+        headers.update((name.lower(), read()) for name, read in settings.header_files.items())
     return headers
 
 
