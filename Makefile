@@ -77,6 +77,9 @@ sim-selftest: $(READY)  ## each planted bug must be found; fails if one survives
 torture: $(MODEL)  ## the real model host broken under load; make torture N=100 FAULTS=kill,stop
 	@$(RUN) -m tests.torture.torture --rounds $(or $(N),100) --faults '$(FAULTS)' $(ARGS)
 
+ledger: $(READY)   ## the gateway killed under load, no row missing or doubled; make ledger N=50
+	@$(RUN) -m tests.torture.ledger --rounds $(or $(N),50) $(ARGS)
+
 leaks: $(READY)    ## whether anything grows with the number of streams; make leaks N=10000
 	@$(RUN) -m tests.torture.leaks --streams $(or $(N),10000) $(ARGS)
 

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from tests.torture.counts import growth
 from tests.torture.leaks import measure
+from tests.torture.ledger import kill_again_and_again
 from tests.torture.outcome import Outcome
 from tests.torture.races import RACES, run
 from tests.torture.report import table, write
@@ -19,6 +20,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 SILENT = Console(quiet=True)
 STREAMS = 150
 TRIALS = 20
+KILLS = 5
 
 
 @pytest.mark.parametrize(("breed", "faults"), [("metronome", list(NUMBERS)), ("real", ["kill"])])
@@ -44,6 +46,13 @@ def test_in_a_race_of_threads_nobody_waits_for_ever(name: str) -> None:
     came_back = run(name, TRIALS)
 
     assert sum(came_back.values()) >= 4 * TRIALS
+
+
+def test_a_killed_gateway_loses_and_doubles_no_row(tmp_path: Path) -> None:
+    tally = uvloop.run(kill_again_and_again(KILLS, seed=3, folder=tmp_path, console=SILENT))
+
+    assert tally.finished
+    assert (tally.missing, tally.doubled) == ([], [])
 
 
 def test_the_figures_of_a_run_become_table_and_file(tmp_path: Path) -> None:
