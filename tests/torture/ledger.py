@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-import uvloop
 from rich.console import Console
 
 from orchestrator.gateway.screen import plain_console
@@ -134,7 +133,8 @@ def main() -> None:
     options = parser.parse_args()
     console = plain_console()
     with tempfile.TemporaryDirectory() as folder:
-        tally = uvloop.run(
+        # not on uvloop: there anyio asks a connection that has just died for its socket, and breaks
+        tally = asyncio.run(
             kill_again_and_again(
                 options.rounds, seed=options.seed, folder=Path(folder), console=console
             )

@@ -1,5 +1,6 @@
 """A little of each run, so that the programs themselves can't rot."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_in_a_race_of_threads_nobody_waits_for_ever(name: str) -> None:
 
 
 def test_a_killed_gateway_loses_and_doubles_no_row(tmp_path: Path) -> None:
-    tally = uvloop.run(kill_again_and_again(KILLS, seed=3, folder=tmp_path, console=SILENT))
+    tally = asyncio.run(kill_again_and_again(KILLS, seed=3, folder=tmp_path, console=SILENT))
 
     assert tally.finished
     assert (tally.missing, tally.doubled) == ([], [])
