@@ -10,7 +10,10 @@ can't end an engine.
     ├── RequestError                      scope request: the caller's own
     │   ├── InvalidRequestError           400 ── ContextLengthExceededError, ContentFilteredError
     │   ├── RequestTooLargeError          413
+    │   ├── AuthenticationError           401
+    │   ├── PermissionDeniedError         403
     │   ├── ModelNotFoundError            404
+    │   ├── CallerLimitedError            429
     │   ├── QueueFullError                429 ── QueueRejectedError
     │   ├── BudgetExceededError           429
     │   ├── LedgerUnavailableError        503
@@ -147,6 +150,30 @@ class RequestTooLargeError(RequestError):
 
     status_code = 413
     code = "request_too_large"
+
+
+class AuthenticationError(RequestError):
+    """The key or token is missing, unknown, expired or revoked."""
+
+    status_code = 401
+    code = "invalid_api_key"
+    kind = "authentication_error"
+
+
+class PermissionDeniedError(RequestError):
+    """The key is valid, but not for this."""
+
+    status_code = 403
+    code = "permission_denied"
+    kind = "permission_error"
+
+
+class CallerLimitedError(RequestError):
+    """The key's own limits are reached; come back after `retry_after` seconds."""
+
+    status_code = 429
+    code = "rate_limit_exceeded"
+    kind = "rate_limit_error"
 
 
 class ModelNotFoundError(RequestError):

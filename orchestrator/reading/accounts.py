@@ -3,24 +3,15 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, model_validator
 
-from orchestrator.reading.quantities import Value, money, not_allowed, whole, wrong
-from orchestrator.reading.references import placed
+from orchestrator.reading.quantities import money, whole, wrong
+from orchestrator.reading.references import place_of_a_file
 from orchestrator.reading.sections import NonEmpty, Section
 
 PER_TOKEN_PLACES = 6
 """One USD for a million tokens is 10^6 times 10^-12 USD for one."""
 NANO_PLACES = 9
-
-
-def _place_of_a_file() -> Value:
-    def read(value: object, info: ValidationInfo) -> Path:
-        if not isinstance(value, str) or not value.strip() or "\0" in value:
-            raise not_allowed("the path of a file")
-        return placed(value, info)
-
-    return Value(read, {"type": "string", "minLength": 1})
 
 
 class Price(Section):
@@ -67,7 +58,7 @@ class Budget(Section):
 class Ledger(Section):
     """Where every request that has ended is written down, with its tokens and its cost."""
 
-    path: Annotated[Path, _place_of_a_file()] = Field(
+    path: Annotated[Path, place_of_a_file()] = Field(
         default="usage.sqlite3",
         validate_default=True,
     )

@@ -70,6 +70,17 @@ class Secret:
         return {"oneOf": [environment, file, inline]}
 
 
+def place_of_a_file() -> Value:
+    """A file's path, which may not be there yet; a relative one starts in the YAML's folder."""
+
+    def read(value: object, info: ValidationInfo) -> Path:
+        if not isinstance(value, str) or not value.strip() or "\0" in value:
+            raise not_allowed("the path of a file")
+        return placed(value, info)
+
+    return Value(read, {"type": "string", "minLength": 1})
+
+
 def existing_file() -> Value:
     """A file's path; one that is relative starts in the folder of the YAML file."""
 

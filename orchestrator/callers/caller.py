@@ -1,0 +1,97 @@
+"""One caller while the gateway runs: what it may ask for, and what of it runs right now."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from orchestrator.errors import CallerLimitedError, PermissionDeniedError
+from orchestrator.events import Finished
+from orchestrator.policies.rate_limit import Permit, RateLimiter, RateLimits
+from orchestrator.request import Priority, PriorityRequest
+
+BUSY_RETRY_AFTER = 1.0
+"""Seconds after which one of the caller's own requests may have ended."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Caller:
+    """Whose request it is; of one key, or of a token's subject."""
+
+    name: str
+    routes: Collection[str] | None = None
+    """Models that may be asked for; None is all."""
+    priority: Priority = Priority.CRITICAL
+    """The highest priority."""
+    max_concurrent: int | None = None
+    limiter: RateLimiter | None = None
+    admin: bool = False
+    _running: int = field(default=0, init=False)
+
+    @property
+    def running(self) -> int:
+        """Requests that haven't ended."""
+        return self._running
+
+    def may_use(self, route: str) -> bool:
+        """Whether that model may be asked for."""
+        return self.routes is None or route in self.routes
+
+    def admit(self, request: PriorityRequest, now: float) -> None:
+        """Makes the request this caller's, within what it may.
+
+        Args:
+            request: As it was read, not submitted yet.
+            now: Loop time, seconds.
+
+        Raises:
+            PermissionDeniedError: The model isn't one of this caller's.
+            CallerLimitedError: Too many requests run, or started within the minute.
+            RequestTooLargeError: The request alone is more than a minute's tokens.
+        """
+        if not self.may_use(request.model):
+            # whether there is such a model isn't told
+            raise PermissionDeniedError("this key may not use that model", param="model")
+        if self.max_concurrent is not None and self._running >= self.max_concurrent:
+            raise CallerLimitedError(
+                f"{self._running} requests of this key are running, which is all that may",
+                retry_after=BUSY_RETRY_AFTER,
+            )
+        permit = None if self.limiter is None else _permit(self.limiter, request, now)
+        request.caller = self.name
+        request.priority = min(request.priority, self.priority)
+        if permit is not None or self.max_concurrent is not None:
+            self._running += 1
+            request.channel.watch(self._leaving(request, permit))
+
+    def _leaving(self, request: PriorityRequest, permit: Permit | None) -> Callable[[], None]:
+        def leave() -> None:
+            self._running -= 1
+            if permit is None:
+                return
+            ending = request.channel.ending
+            usage = ending.usage if isinstance(ending, Finished) else None
+            permit.settle(permit.tokens if usage is None else usage.total_tokens)
+
+        return leave
+
+
+def limiter_of(
+    requests_per_minute: int | None, tokens_per_minute: int | None
+) -> RateLimiter | None:
+    """Makes what counts a caller's requests and tokens; None if nothing is limited."""
+    if requests_per_minute is None and tokens_per_minute is None:
+        return None
+    return RateLimiter(
+        RateLimits(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute)
+    )
+
+
+def _permit(limiter: RateLimiter, request: PriorityRequest, now: float) -> Permit:
+    tokens = request.estimated_tokens
+    limiter.check(tokens)
+    permit = limiter.reserve(tokens, now)
+    if permit is None:
+        raise CallerLimitedError(
+            "this key's requests or tokens of the minute are used up",
+            retry_after=max(0.0, limiter.ready_at(tokens, now) - now),
+        )
+    return permit

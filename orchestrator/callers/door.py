@@ -1,0 +1,114 @@
+"""Who comes in: a key or a token in a request's headers, before anything of its body is read."""
+
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+
+from orchestrator.callers.caller import Caller
+from orchestrator.callers.key import PREFIX
+from orchestrator.callers.keyring import Keyring
+from orchestrator.errors import AuthenticationError, PermissionDeniedError
+from orchestrator.reading.references import Secret
+from orchestrator.request import Priority
+
+HOW = "send it as `Authorization: Bearer KEY`"
+
+
+FindByToken = Callable[[str], Awaitable[Caller]]
+"""Tells whose a token is; its library is loaded only where tokens are configured."""
+
+
+class Door:
+    """Lets callers in.
+
+    Args:
+        keyring: The API keys; None if there are none.
+        tokens: Who checks signed tokens; None if nobody.
+        admin_key: Opens `/metrics` and `/admin`, as keys for administrators do.
+        allow_anonymous: Whether a request without any key is let in.
+    """
+
+    def __init__(
+        self,
+        *,
+        keyring: Keyring | None = None,
+        tokens: FindByToken | None = None,
+        admin_key: Secret | None = None,
+        allow_anonymous: bool = False,
+    ) -> None:
+        self.keyring = keyring
+        self._tokens = tokens
+        self._admin_key = admin_key
+        self._open = allow_anonymous or (keyring is None and tokens is None)
+        self._metrics_are_open = keyring is None and tokens is None and admin_key is None
+        self._nobody = Caller(name="", priority=Priority.CRITICAL)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a request needs a key."""
+        return not self._open
+
+    @property
+    def has_administrators(self) -> bool:
+        """Whether there can be anybody for whom `/admin` is there."""
+        return self._admin_key is not None or self.keyring is not None
+
+    async def enter(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """Tells who asks.
+
+        Raises:
+            AuthenticationError: The key or token is missing, or isn't valid.
+        """
+        key = _presented(headers)
+        if self._open:
+            # clients send whatever they were given, also where nobody asks for it
+            if key is None or not self._is_known_kind(key):
+                return self._nobody
+        elif key is None:
+            raise AuthenticationError(f"an API key is needed; {HOW}")
+        return await self._find(key)
+
+    async def enter_as_administrator(
+        self, headers: Mapping[bytes, bytes], *, metrics: bool = False
+    ) -> None:
+        """Makes sure that an administrator asks, or for metrics, that nobody else must.
+
+        Raises:
+            AuthenticationError: The key is missing, or isn't valid.
+            PermissionDeniedError: It isn't an administrator's.
+        """
+        if metrics and self._metrics_are_open:
+            return
+        key = _presented(headers)
+        if key is None:
+            raise AuthenticationError(f"an administrator's key is needed; {HOW}")
+        admin_key = self._admin_key
+        if admin_key and hmac.compare_digest(key.encode(), admin_key.reveal().encode()):
+            return
+        if not (await self._find(key)).admin:
+            raise PermissionDeniedError("this key isn't an administrator's")
+
+    def _is_known_kind(self, key: str) -> bool:
+        return (self.keyring is not None and key.startswith(PREFIX)) or (
+            self._tokens is not None and _is_token(key)
+        )
+
+    async def _find(self, key: str) -> Caller:
+        if self._tokens is not None and _is_token(key):
+            return await self._tokens(key)
+        if self.keyring is not None:
+            return self.keyring.find(key)
+        raise AuthenticationError("the API key isn't valid")
+
+
+def _is_token(key: str) -> bool:
+    return key.count(".") == 2 and not key.startswith(PREFIX)  # noqa: PLR2004 - header, claims, signature
+
+
+def _presented(headers: Mapping[bytes, bytes]) -> str | None:
+    """The key, where OpenAI's, Anthropic's and Azure's clients put it."""
+    value = headers.get(b"authorization")
+    if value is not None:
+        kind, _, key = value.decode("latin-1").partition(" ")
+        return key.strip() if kind.lower() == "bearer" and key.strip() else None
+    value = headers.get(b"x-api-key") or headers.get(b"api-key")
+    return value.decode("latin-1").strip() if value else None

@@ -1,0 +1,158 @@
+"""Callers by signed tokens (JWT, RFC 7519): somebody else has made sure who they are.
+
+PyJWT checks signature, expiry, issuer and audience; only asymmetric algorithms are admitted, so no
+public key can pass for a secret. The signers' keys come from a JWKS (RFC 7517), a file or an
+address. They are fetched off the loop, once for all who wait, when a token names a key that isn't
+known, but not more often than every `FETCH_EVERY` seconds.
+"""
+
+import asyncio
+import json
+import logging
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import jwt
+
+from orchestrator.callers.caller import Caller
+from orchestrator.errors import AuthenticationError
+from orchestrator.request import MAX_NAME, Priority
+
+logger = logging.getLogger(__name__)
+
+FETCH_EVERY = 60.0
+FETCH_SECONDS = 5.0
+MAX_JWKS_BYTES = 1 << 20
+MAX_TOKEN = 8192
+"""Characters; a longer one isn't read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSettings:
+    """Whose tokens are believed, and what they say."""
+
+    jwks: str
+    """Path of a file, or an address with http:// or https://."""
+    issuer: str
+    audience: str | None
+    algorithms: Sequence[str]
+    caller_claim: str
+    routes_claim: str | None
+    """Its texts are the models that may be asked for; None lets everyone ask for all."""
+    priority: Priority
+    leeway: float
+    """Seconds that clocks may differ."""
+
+
+class TokenCheck:
+    """Tells whose a token is.
+
+    Args:
+        settings: See there.
+    """
+
+    def __init__(self, settings: TokenSettings) -> None:
+        self._settings = settings
+        self._keys: Mapping[str, jwt.PyJWK] = {}
+        self._fetching: asyncio.Event | None = None
+        """Set when the fetch that is under way has ended."""
+        self._fetched_at: float | None = None
+        self._required = ["exp", "iss", settings.caller_claim]
+
+    async def find(self, token: str) -> Caller:
+        """Finds whose token it is.
+
+        Raises:
+            AuthenticationError: Its signature, its time, its issuer or its audience is wrong.
+        """
+        settings = self._settings
+        try:
+            key = await self._key_of(token)
+            claims = cast(
+                "dict[str, object]",
+                jwt.decode(
+                    token,
+                    key,
+                    algorithms=settings.algorithms,
+                    issuer=settings.issuer,
+                    audience=settings.audience,
+                    leeway=settings.leeway,
+                    options={"require": self._required},
+                ),
+            )
+        except jwt.ExpiredSignatureError:
+            raise AuthenticationError("the token has expired") from None
+        except jwt.PyJWTError:
+            # what exactly is wrong would help who tries; the signer's own tools tell the holder
+            raise AuthenticationError("the token isn't valid") from None
+        return self._caller(claims)
+
+    def _caller(self, claims: Mapping[str, object]) -> Caller:
+        name = claims[self._settings.caller_claim]
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+            raise AuthenticationError(f"the token's {self._settings.caller_claim} names no caller")
+        routes = None
+        if self._settings.routes_claim is not None:
+            routes = _texts(claims.get(self._settings.routes_claim))
+        return Caller(name=name, routes=routes, priority=self._settings.priority)
+
+    async def _key_of(self, token: str) -> jwt.PyJWK:
+        if len(token) > MAX_TOKEN:
+            raise jwt.InvalidTokenError
+        name: object = jwt.get_unverified_header(token).get("kid", "")
+        key = self._find(name)
+        if key is None:
+            await self._fetch()
+            key = self._find(name)
+        if key is None:
+            raise jwt.InvalidTokenError
+        return key
+
+    def _find(self, name: object) -> jwt.PyJWK | None:
+        if name == "" and len(self._keys) == 1:
+            return next(iter(self._keys.values()))  # a signer with one key needs no name for it
+        return self._keys.get(name) if isinstance(name, str) else None
+
+    async def _fetch(self) -> None:
+        if self._fetching is not None:
+            await self._fetching.wait()
+            return
+        now = asyncio.get_running_loop().time()
+        if self._fetched_at is not None and now < self._fetched_at + FETCH_EVERY:
+            return
+        self._fetched_at = now
+        self._fetching = over = asyncio.Event()
+        try:
+            await self._read()
+        except asyncio.CancelledError:
+            self._fetched_at = None  # whoever comes next fetches them
+            raise
+        finally:
+            self._fetching = None
+            over.set()
+
+    async def _read(self) -> None:
+        try:
+            content = await asyncio.to_thread(_content_of, self._settings.jwks)
+            found = jwt.PyJWKSet.from_dict(json.loads(content))
+            self._keys = {key.key_id or "": key for key in found.keys}
+        except (OSError, ValueError, jwt.PyJWTError) as error:
+            logger.error("the keys of %s can't be read: %s", self._settings.jwks, error)  # noqa: TRY400 - what is foreign is the cause, no line of code
+
+
+def _content_of(place: str) -> bytes:
+    if not place.startswith(("http://", "https://")):
+        return Path(place).read_bytes()[:MAX_JWKS_BYTES]
+    with urllib.request.urlopen(place, timeout=FETCH_SECONDS) as answer:  # noqa: S310 - the configuration's own address
+        return cast("bytes", answer.read(MAX_JWKS_BYTES))
+
+
+def _texts(claim: object) -> frozenset[str]:
+    if isinstance(claim, str):
+        return frozenset(claim.split())  # as OAuth writes scopes
+    if isinstance(claim, list):
+        return frozenset(text for text in cast("list[object]", claim) if isinstance(text, str))
+    return frozenset()
