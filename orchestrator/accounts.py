@@ -20,7 +20,7 @@ from orchestrator.events import Failed, Finished, Usage
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.row import Row
 from orchestrator.ledger.store import By
-from orchestrator.policies.budget import Amount, Budgets, Hold, window_of
+from orchestrator.policies.budget import Amount, Budget, Budgets, Hold, window_of
 from orchestrator.policies.pricing import NANO_PER_USD, Price
 from orchestrator.request import AttemptRecord, Priority, PriorityRequest
 
@@ -92,6 +92,15 @@ class Accounts:
         """Writes what is left, and ends the ledger's thread."""
         if self._ledger is not None:
             self._ledger.close()
+
+    def give_callers_their_own(self, budgets: Mapping[str, Sequence[Budget]]) -> None:
+        """Replaces the budgets that belong to single callers' keys.
+
+        Args:
+            budgets: By the caller's name.
+        """
+        if self._budgets is not None:
+            self._budgets.give_callers_their_own(budgets)
 
     def guard(self, deployment: str, inspect: Inspect) -> Inspect:
         """Puts a deployment's budgets before its own check of a request."""

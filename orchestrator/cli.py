@@ -1,4 +1,4 @@
-"""The command line: `orchestrator serve | check | submit | usage`.
+"""The command line: `orchestrator serve | check | submit | usage | keys`.
 
 A user's mistake is a line a fault on standard error, never a traceback. Exit codes: 0 done,
 1 failed, 2 the configuration or the command line is wrong, 130 interrupted.
@@ -23,11 +23,15 @@ import msgspec
 import typer
 from typing_extensions import override
 
+from orchestrator.callers.key import shown
+from orchestrator.callers.making import NewKey, create_key, revoke_key
+from orchestrator.callers.record import read_records
 from orchestrator.chaos.attendant.company import accompanied
 from orchestrator.config import Config, embedded_default, load, summary
 from orchestrator.connect import connect
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.gateway.chunks import usage_object
+from orchestrator.gateway.keys import file_of_keys, key_budgets, print_keys, print_new_key
 from orchestrator.gateway.listener import BindError
 from orchestrator.gateway.screen import folding_table, plain_console, print_findings
 from orchestrator.gateway.serve import serve as run_gateway
@@ -67,6 +71,23 @@ class Group(StrEnum):
     DEPLOYMENT = "deployment"
     MODEL = "model"
     OUTCOME = "outcome"
+    DAY = "day"
+    MONTH = "month"
+
+
+class PriorityOption(StrEnum):
+    """Priorities by name."""
+
+    BACKGROUND = "background"
+    NORMAL = "normal"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+
+class PeriodOption(StrEnum):
+    """The times that budgets are for."""
+
+    HOUR = "hour"
     DAY = "day"
     MONTH = "month"
 
@@ -271,6 +292,85 @@ def usage(
     with _mistakes_told():
         since_ms = 0 if since is None else int(since.replace(tzinfo=UTC).timestamp() * 1000)
         print_usage(_read(config), by.value, since_ms=since_ms, as_json=as_json)
+
+
+keys_app = typer.Typer(no_args_is_help=True, help="Makes, lists and revokes callers' API keys.")
+app.add_typer(keys_app, name="keys")
+
+
+@keys_app.command("create")
+def create_api_key(
+    caller: Annotated[str, typer.Argument(help="Whose requests they are, in budgets and usage.")],
+    *,
+    config: ConfigOption = None,
+    route: Annotated[
+        list[str] | None, typer.Option(help="A model it may ask for, more than once; else all.")
+    ] = None,
+    priority: Annotated[
+        PriorityOption, typer.Option(help="The highest, and that of requests that name none.")
+    ] = PriorityOption.NORMAL,
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Requests.")] = None,
+    tokens_per_minute: Annotated[int | None, typer.Option(min=1, help="Tokens.")] = None,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Requests at once.")] = None,
+    budget_usd: Annotated[float | None, typer.Option(min=0, help="USD that it may spend.")] = None,
+    budget_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that it may use.")
+    ] = None,
+    per: Annotated[PeriodOption, typer.Option(help="The time of the budget.")] = PeriodOption.MONTH,
+    expires_in_days: Annotated[float | None, typer.Option(help="How long it is valid.")] = None,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="It opens /metrics and /admin, too.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, with all that is kept.")] = False,
+) -> None:
+    """Makes a key and prints it, this once; only a hash of it is kept.
+
+    [bold]Examples[/bold]
+
+      orchestrator keys create ann --config mine.yaml --route chat --budget-usd 20 --per day
+    """
+    with _mistakes_told():
+        wanted = NewKey(
+            caller=caller,
+            routes=tuple(route) if route else None,
+            priority=priority.value,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            max_concurrent=max_concurrent,
+            budgets=key_budgets(budget_usd, budget_tokens, per.value),
+            expires_in_days=expires_in_days,
+            admin=admin,
+        )
+        path = file_of_keys(_read(config))
+        print_new_key(*create_key(path, wanted, now=_unix_time()), as_json=as_json)
+
+
+@keys_app.command("list")
+def list_api_keys(
+    *,
+    config: ConfigOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Lists the keys: their beginnings, whose they are and what they may."""
+    with _mistakes_told():
+        records = read_records(file_of_keys(_read(config)))
+        print_keys(records, _unix_time(), as_json=as_json)
+
+
+@keys_app.command("revoke")
+def revoke_api_key(
+    key: Annotated[str, typer.Argument(help="Its id, or its beginning as it is listed.")],
+    *,
+    config: ConfigOption = None,
+) -> None:
+    """Revokes a key; a running gateway refuses it within a second."""
+    with _mistakes_told():
+        record = revoke_key(file_of_keys(_read(config)), key, now=_unix_time())
+        print(f"revoked {shown(record.id)} of {record.caller}")
+
+
+def _unix_time() -> float:
+    return time.time()  # noqa: TID251 - a key's age is the calendar's
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ Whatever is wrong is found while the file is read, all of it together, a line a 
 read needs no further check.
 """
 
+import ipaddress
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pydantic.config import JsonDict
 
 from orchestrator.errors import ConfigError
 from orchestrator.reading.accounts import Budget, Ledger, Price
+from orchestrator.reading.callers import Callers
 from orchestrator.reading.credentials import Fetched, OAuth2
 from orchestrator.reading.faults import findings_in, nearest, path_text, report, shown
 from orchestrator.reading.presets import PRESETS, inferred
@@ -46,6 +48,10 @@ from orchestrator.reading.sections import (
 from orchestrator.reading.text import Document, Finding, list_of, section_of
 
 _MAX_FILE_BYTES = 1 << 20
+OPEN_TO_ALL = (
+    "other machines reach this address, and no key is asked for: name a file in callers.keys, or"
+    " say callers.allow_anonymous: true"
+)
 _CREDENTIAL_HEADERS = ("authorization", "key", "token", "secret", "cookie")
 
 Kind = Annotated[
@@ -113,6 +119,7 @@ class Config(Section):
     """Further model names for callers, each with the deployments that serve it."""
     chaos: Chaos = Chaos()
 
+    callers: Callers = Callers()
     prices: Annotated[
         Mapping[NonEmpty, Price], Field(json_schema_extra={"additionalProperties": False})
     ] = Field(default={})
@@ -220,6 +227,7 @@ def parse(
     elif document.data is not None:
         findings += _route_findings(document)
         findings += _budget_findings(document)
+        findings += _reach_findings(document)
         around = Surroundings(folder or Path.cwd(), os.environ if environ is None else environ)
         try:
             config = Config.model_validate(document.data, context=around)
@@ -322,6 +330,30 @@ def _further_names(
         for index, name in enumerate(list_of(action)):
             if isinstance(name, str):
                 yield (*path, "failover", kind, index), name
+
+
+def reach_fault(host: str, callers: Callers) -> str | None:
+    """What is wrong with listening there, if other machines reach it and nobody is asked."""
+    if callers.keys is not None or callers.jwt is not None or callers.allow_anonymous:
+        return None
+    return None if _is_loopback(host) else OPEN_TO_ALL
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _reach_findings(document: Document) -> Iterator[Finding]:
+    """Looks whether a gateway without keys is for this machine alone."""
+    root = section_of(document.data)
+    host, callers = section_of(root.get("server")).get("host"), section_of(root.get("callers"))
+    asks = callers.get("keys") or callers.get("jwt") or callers.get("allow_anonymous") is True
+    if isinstance(host, str) and host.strip() and not asks and not _is_loopback(host):
+        path = ("server", "host")
+        yield Finding(line=document.line_of(path), path=path, text=OPEN_TO_ALL)
 
 
 def _budget_findings(document: Document) -> Iterator[Finding]:

@@ -131,7 +131,8 @@ def plan_accounts(config: Config) -> Accounts | None:
 
     A ledger that can't be used is told when it is opened, not here.
     """
-    if config.ledger is None and not config.budgets and not config.prices:
+    limited = bool(config.budgets) or config.callers.keys is not None
+    if config.ledger is None and not limited and not config.prices:
         return None
     prices = PriceTable({name: _price(section) for name, section in config.prices.items()})
     ledger = config.ledger
@@ -142,7 +143,7 @@ def plan_accounts(config: Config) -> Accounts | None:
         },
         budgets=(
             Budgets(map(_budget, config.budgets), time.time, on_exceeded=metrics.budget_exceeded)  # noqa: TID251 - the calendar's time
-            if config.budgets
+            if limited
             else None
         ),
         ledger=(

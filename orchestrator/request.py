@@ -268,6 +268,8 @@ class PriorityRequest:
     timeout: float | None = None
     """Seconds from acceptance to the deadline; None takes the route's."""
     priority: Priority = Priority.NORMAL
+    priority_named: bool = False
+    """Whether the caller has named it; else a key's own priority counts."""
     work: Work = Work.CHAT
     caller: str = ""
     """Who asks, as the gateway's keys tell; empty where nobody asked for a key. Callers of one

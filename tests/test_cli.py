@@ -291,3 +291,40 @@ def test_a_command_without_standard_streams_runs_all_the_same(good: str) -> None
     )
 
     assert result.returncode == 0
+
+
+def test_keys_are_made_listed_and_revoked(tmp_path: Path):
+    path = tmp_path / "gateway.yaml"
+    path.write_text(GOOD + "callers: {keys: ./keys.json}\n", encoding="utf-8")
+    options = ("--config", str(path))
+
+    code, key, _ = run(
+        *("keys", "create", "ann", "--route", "chat", "--budget-usd", "2.5", "--per", "day"),
+        *options,
+    )
+    listed = json.loads(run("keys", "list", "--json", *options)[1])
+    revoked = run("keys", "revoke", listed[0]["key"], *options)
+    table = run("keys", "list", *options)[1]
+
+    assert code == 0
+    assert key.startswith("sk-orc-")
+    assert key.strip() not in json.dumps(listed)
+    assert listed[0]["caller"] == "ann"
+    assert listed[0]["budgets"][0]["nano_usd"] == 2_500_000_000
+    assert revoked[0] == 0
+    assert "revoked" in table
+    assert "2.50 USD/day" in table
+
+
+def test_keys_need_a_file_that_the_configuration_names(good: str):
+    code, _, error = run("keys", "list", "--config", good)
+
+    assert code == 2
+    assert "callers.keys: missing" in error
+
+
+def test_a_gateway_without_keys_is_not_opened_to_other_machines(good: str):
+    code, _, error = run("serve", good, "--host", "::", "--port", "0")
+
+    assert code == 2
+    assert error.startswith("server.host: other machines reach this address")

@@ -407,6 +407,7 @@ def test_the_shipped_files_show_every_key_there_is():
     assert accounts.prices
     assert accounts.budgets
     assert accounts.ledger
+    assert set(default["callers"]) == keys_of("Callers")
     assert set(default["server"]) == keys_of("Server")
     assert set(deployment) == keys_of("Deployment")
     assert set(deployment["runner"]) == keys_of("Torch")
@@ -545,3 +546,47 @@ def test_a_good_file_with_one_mutation_is_read_or_refused_and_nothing_else(
 
     assert KEY not in told
     assert re.fullmatch(r"Config\(.*|(x\.yaml:[0-9]+: [^\n]+\n?)+", told)
+
+
+@pytest.mark.parametrize("host", ["::", "192.0.2.1", "example.com"])
+def test_an_address_that_others_reach_needs_keys_or_a_word_of_consent(host: str):
+    open_to_all = f"server: {{host: '{host}'}}\n{SMALL}"
+
+    (fault,) = faults(open_to_all)
+    assert fault.startswith("x.yaml:1: server.host: other machines reach this address")
+    for callers in ("keys: k.json", "allow_anonymous: true", "jwt: {jwks: k.json, issuer: i}"):
+        assert parse(f"{open_to_all}callers: {{{callers}}}").server.host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_this_machine_alone_needs_no_keys(host: str):
+    assert parse(f"server: {{host: '{host}'}}\n{SMALL}").callers.keys is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        ("budgets: [{per: day, usd: 1}]", "budgets[0]: one of caller, route and deployment"),
+        ("budgets: [{caller: a, per: day}]", "budgets[0]: one of usd and tokens is needed"),
+        ("budgets: [{caller: a, per: year, usd: 1}]", "budgets[0].per: found"),
+        ("budgets: [{route: rute, per: day, usd: 1}]", "budgets[0].route: no route"),
+        ("budgets: [{deployment: d, per: day, usd: 1}]", "budgets[0].deployment: no deployment"),
+        ("prices: {m: {input: 1}}", "prices.m.output: missing"),
+        ("prices: {m: {input: -1, output: 1}}", "prices.m.input: found -1, USD from 0"),
+        ("prices: {m: {input: 0.1234567, output: 1}}", "prices.m.input: found 0.1234567, USD"),
+        ("ledger: {path: ''}", "ledger.path: found"),
+        ("ledger: {on_failure: stop}", "ledger.on_failure: found"),
+    ],
+)
+def test_a_fault_of_the_books_is_told_in_one_line(lines: str, fault: str):
+    (told,) = faults(SMALL + lines)
+
+    assert fault in told
+
+
+def test_a_budget_in_usd_over_a_model_without_price_is_warned_of():
+    budget = "budgets: [{route: local, per: day, usd: 1}]\n"
+
+    (warning,) = parse(SMALL + budget).warnings
+    assert warning.startswith("deployments.local: prices has none for m")
+    assert parse(f"{SMALL}{budget}prices: {{m: {{input: 1, output: 1}}}}").warnings == ()

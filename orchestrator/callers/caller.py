@@ -35,6 +35,15 @@ class Caller:
         """Whether that model may be asked for."""
         return self.routes is None or route in self.routes
 
+    def check(self, route: str) -> None:
+        """Refuses a model that isn't allowed, without telling whether there is one of that name.
+
+        Raises:
+            PermissionDeniedError: It isn't one of this caller's.
+        """
+        if not self.may_use(route):
+            raise PermissionDeniedError("this key may not use that model", param="model")
+
     def admit(self, request: PriorityRequest, now: float) -> None:
         """Makes the request this caller's, within what it may.
 
@@ -47,9 +56,7 @@ class Caller:
             CallerLimitedError: Too many requests run, or started within the minute.
             RequestTooLargeError: The request alone is more than a minute's tokens.
         """
-        if not self.may_use(request.model):
-            # whether there is such a model isn't told
-            raise PermissionDeniedError("this key may not use that model", param="model")
+        self.check(request.model)
         if self.max_concurrent is not None and self._running >= self.max_concurrent:
             raise CallerLimitedError(
                 f"{self._running} requests of this key are running, which is all that may",
@@ -57,7 +64,10 @@ class Caller:
             )
         permit = None if self.limiter is None else _permit(self.limiter, request, now)
         request.caller = self.name
-        request.priority = min(request.priority, self.priority)
+        if request.priority_named or request.priority is not Priority.NORMAL:
+            request.priority = min(request.priority, self.priority)
+        else:
+            request.priority = self.priority
         if permit is not None or self.max_concurrent is not None:
             self._running += 1
             request.channel.watch(self._leaving(request, permit))

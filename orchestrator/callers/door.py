@@ -8,7 +8,6 @@ from orchestrator.callers.key import PREFIX
 from orchestrator.callers.keyring import Keyring
 from orchestrator.errors import AuthenticationError, PermissionDeniedError
 from orchestrator.reading.references import Secret
-from orchestrator.request import Priority
 
 HOW = "send it as `Authorization: Bearer KEY`"
 
@@ -40,7 +39,6 @@ class Door:
         self._admin_key = admin_key
         self._open = allow_anonymous or (keyring is None and tokens is None)
         self._metrics_are_open = keyring is None and tokens is None and admin_key is None
-        self._nobody = Caller(name="", priority=Priority.CRITICAL)
 
     @property
     def asks(self) -> bool:
@@ -52,8 +50,8 @@ class Door:
         """Whether there can be anybody for whom `/admin` is there."""
         return self._admin_key is not None or self.keyring is not None
 
-    async def enter(self, headers: Mapping[bytes, bytes]) -> Caller:
-        """Tells who asks.
+    async def enter(self, headers: Mapping[bytes, bytes]) -> Caller | None:
+        """Tells who asks; None is anybody.
 
         Raises:
             AuthenticationError: The key or token is missing, or isn't valid.
@@ -62,7 +60,7 @@ class Door:
         if self._open:
             # clients send whatever they were given, also where nobody asks for it
             if key is None or not self._is_known_kind(key):
-                return self._nobody
+                return None
         elif key is None:
             raise AuthenticationError(f"an API key is needed; {HOW}")
         return await self._find(key)

@@ -30,22 +30,15 @@ class Keyring:
     Args:
         path: The file; it need not be there yet.
         clock: Tells the Unix time.
-        on_budgets: Told the callers' own budgets, whenever they may have changed.
 
     Raises:
         ConfigError: The file can't be read.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        clock: Callable[[], float],
-        *,
-        on_budgets: Callable[[BudgetsOfCallers], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         self.path = path
         self._clock = clock
-        self._on_budgets = on_budgets
+        self._on_budgets: Callable[[BudgetsOfCallers], None] = lambda _: None
         self._records: dict[str, KeyRecord] = {}
         self._callers: dict[str, Caller] = {}
         self._looked_at = 0.0
@@ -54,6 +47,11 @@ class Keyring:
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def tell_budgets(self, on_budgets: Callable[[BudgetsOfCallers], None]) -> None:
+        """Tells the callers' own budgets, now and whenever they may have changed."""
+        self._on_budgets = on_budgets
+        on_budgets(self._budgets())
 
     def find(self, key: str) -> Caller:
         """Finds whose key it is.
@@ -97,12 +95,15 @@ class Keyring:
                 self._callers[record.id] = _caller(record)
         self._records = {record.id: record for record in records}
         self._callers = {key_id: self._callers[key_id] for key_id in self._records}
+        self._on_budgets(self._budgets())
+        logger.info("%d API keys of %s are known", len(records), self.path)
+
+    def _budgets(self) -> BudgetsOfCallers:
         budgets: dict[str, list[Budget]] = {}
-        for record in records:
+        for record in self._records.values():
             if record.revoked_at is None:
                 budgets.setdefault(record.caller, []).extend(_budgets(record))
-        self._on_budgets(budgets)
-        logger.info("%d API keys of %s are known", len(records), self.path)
+        return budgets
 
 
 def _caller(record: KeyRecord) -> Caller:

@@ -76,9 +76,7 @@ class Admin:
 
     async def _revoke_key(self, request: Request) -> Response:
         key_id: str = request.path_params["key_id"]
-        record = await asyncio.to_thread(
-            revoke_key, self._keyring.path, key_id, now=_unix_time()
-        )
+        record = await asyncio.to_thread(revoke_key, self._keyring.path, key_id, now=_unix_time())
         self._keyring.look()
         return _json(public(record))
 

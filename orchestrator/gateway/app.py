@@ -8,6 +8,7 @@ shape of its API, which is OpenAI's unless the path says otherwise.
 import logging
 from collections.abc import Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +22,10 @@ from starlette.types import Message, Receive, Scope, Send
 from typing_extensions import override
 
 from orchestrator import metrics
+from orchestrator.callers.caller import Caller
+from orchestrator.callers.door import Door
 from orchestrator.errors import InternalError, OrchestratorError
+from orchestrator.gateway.admin import ADMIN, Admin
 from orchestrator.gateway.anthropic.messages import MESSAGES
 from orchestrator.gateway.chat import CHAT
 from orchestrator.gateway.document import NO_SUCH_MODEL, add_chat_route
@@ -32,6 +36,7 @@ from orchestrator.gateway.failure import (
     error_object,
     failure_object,
     retry_after,
+    send_failure,
     status_of,
 )
 from orchestrator.gateway.health import Liveness, Readiness, liveness, readiness
@@ -45,6 +50,9 @@ logger = logging.getLogger(__name__)
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 APIS = (CHAT, RESPONSES, MESSAGES, EMBEDDINGS, *RERANKS, *CLASSIFIES)
 """All that is posted to."""
+OPEN_PATHS = ("/livez", "/readyz")
+"""What platforms ask, who have no key."""
+METRICS_PATH = "/metrics"
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -73,6 +81,8 @@ class Gateway(FastAPI):
         access_log: Whether each request is a line in the log.
         linger: Seconds from a request's end after which a caller who doesn't read is cut off.
         keep_alive: Seconds of silence in a stream after which a comment goes out.
+        door: Lets callers in; None lets everybody in.
+        ledger: The usage ledger, for administrators; None if there is none.
     """
 
     def __init__(
@@ -83,6 +93,8 @@ class Gateway(FastAPI):
         access_log: bool = True,
         linger: float = LINGER,
         keep_alive: float = KEEP_ALIVE,
+        door: Door | None = None,
+        ledger: Path | None = None,
     ) -> None:
         super().__init__(
             title="orchestrator",
@@ -100,6 +112,7 @@ class Gateway(FastAPI):
         self._system = system
         self._access_log = access_log
         self._draining = False
+        self._door = door
         self._exchanges = {
             api.path: Exchange(
                 api,
@@ -108,6 +121,7 @@ class Gateway(FastAPI):
                 access_log=access_log,
                 linger=linger,
                 keep_alive=keep_alive,
+                door=door,
             )
             for api in APIS
         }
@@ -120,7 +134,9 @@ class Gateway(FastAPI):
         self.get("/readyz", responses={503: {"model": Readiness}} | NO_SUCH_MODEL)(self._readyz)
         self.head("/livez", include_in_schema=False)(self._livez)
         self.head("/readyz", include_in_schema=False)(self._readyz)
-        self.get("/metrics")(self._metrics)
+        self.get(METRICS_PATH)(self._metrics)
+        if door is not None and door.has_administrators:
+            Admin(system, door, ledger).add_to(self)
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,19 +169,31 @@ class Gateway(FastAPI):
             await send(message)
 
         try:
+            if self._door is not None and visit.path not in OPEN_PATHS:
+                scope["caller"] = await _let_in(self._door, visit)
             await super().__call__(scope, receive, send_with_id)
+        except OrchestratorError as error:  # not let in; what is raised behind has been answered
+            visit.status = error.status_code
+            await send_failure(send, error, visit.response_headers, failure_object(error))
         except Exception:  # outermost frame; the handler below has answered
             logger.exception("request %s broke the gateway", visit.request_id)
         finally:
             if self._access_log:
                 visit.log()
 
-    async def _list_models(self) -> Models:
+    async def _list_models(self, request: Request) -> Models:
         """All models that a request may name."""
-        return Models(data=[Model(id=name) for name in self._system.router.routes])
+        caller: Caller | None = request.scope.get("caller")
+        names = self._system.router.routes
+        return Models(
+            data=[Model(id=name) for name in names if caller is None or caller.may_use(name)]
+        )
 
-    async def _show_model(self, model: str) -> Model:
+    async def _show_model(self, request: Request, model: str) -> Model:
         """One model."""
+        caller: Caller | None = request.scope.get("caller")
+        if caller is not None:
+            caller.check(model)
         return Model(id=self._system.router.route(model).name)
 
     async def _livez(self, response: Response) -> Liveness:
@@ -185,6 +213,13 @@ class Gateway(FastAPI):
     async def _metrics(self) -> Response:
         """All metrics in Prometheus' text format."""
         return Response(metrics.exposition(), media_type=EXPOSITION)
+
+
+async def _let_in(door: Door, visit: Visit) -> Caller | None:
+    if visit.path == METRICS_PATH or visit.path.startswith(ADMIN):
+        await door.enter_as_administrator(visit.headers, metrics=visit.path == METRICS_PATH)
+        return None
+    return await door.enter(visit.headers)
 
 
 async def _failed(_: Request, error: OrchestratorError) -> Response:

@@ -77,6 +77,7 @@ def read_call(body: bytes, request_id: str, timeout: str | None = None) -> ChatC
         channel=Channel(held=not stream),
         timeout=shorter(given.deadline, timeout),
         priority=Priority.NORMAL if given.priority is None else Priority.of(given.priority),
+        priority_named=given.priority is not None,
         extra=extra,
     )
     usage = given.stream_options is not None and bool(given.stream_options.include_usage)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from starlette.types import Message, Receive, Scope, Send
 
+from orchestrator.callers.door import Door
 from orchestrator.channel import Channel
 from orchestrator.errors import (
     EngineDrainingError,
@@ -56,6 +57,7 @@ class Exchange:
         access_log: Whether each request is a line in the log.
         linger: Seconds from a request's end after which a caller who doesn't read is cut off.
         keep_alive: Seconds of silence in a stream after which a comment goes out.
+        door: Lets callers in; None lets everybody in.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class Exchange:
         access_log: bool,
         linger: float = LINGER,
         keep_alive: float = KEEP_ALIVE,
+        door: Door | None = None,
     ) -> None:
         self._api = api
+        self._door = door
         self._router = router
         self._linger = linger
         self._keep_alive = keep_alive
@@ -98,12 +102,15 @@ class Exchange:
                 "the service is stopping; send the request to another instance",
                 retry_after=DRAIN_RETRY_AFTER,
             )
+        caller = None if self._door is None else await self._door.enter(visit.headers)
         body = await read_body(receive, self._max_body, visit.header("content-length"))
         call = self._api.read(body, visit)
         visit.request = call.request
         channel = call.request.channel
-        self._router.submit(call.request)
         loop = asyncio.get_running_loop()
+        if caller is not None:
+            caller.admit(call.request, loop.time())
+        self._router.submit(call.request)
         line = scope.get("extensions", {}).get(LINE)
         watch: asyncio.Task[None] | None = None
         lingering: list[asyncio.TimerHandle] = []

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 import msgspec
 from starlette.types import Send
 
-from orchestrator.errors import EngineDrainingError, InternalError, OrchestratorError, describe
+from orchestrator.errors import (
+    AuthenticationError,
+    EngineDrainingError,
+    InternalError,
+    OrchestratorError,
+    describe,
+)
 
 GONE = 499
 """The caller went away: for logs only, it has no reader."""
@@ -57,6 +63,11 @@ def retry_after(seconds: float | None) -> Headers:
     return ((b"retry-after", b"%d" % math.ceil(seconds)),)
 
 
+def challenge(error: OrchestratorError) -> Headers:
+    """WWW-Authenticate, which a 401 has to have (RFC 9110, 11.6.1)."""
+    return ((b"www-authenticate", b"Bearer"),) if isinstance(error, AuthenticationError) else ()
+
+
 async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
     """Sends a whole JSON response."""
     await send(
@@ -89,7 +100,7 @@ async def send_failure(
         send,
         status_of(error),
         msgspec.json.encode(body),
-        (*headers, *retry_after(error.retry_after), *closing),
+        (*headers, *retry_after(error.retry_after), *challenge(error), *closing),
     )
 
 

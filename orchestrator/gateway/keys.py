@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -11,7 +12,7 @@ from orchestrator.callers.record import KeyBudget, KeyRecord
 from orchestrator.config import Config
 from orchestrator.errors import ConfigError
 from orchestrator.gateway.screen import folding_table, plain_console
-from orchestrator.policies.pricing import usd_text
+from orchestrator.policies.pricing import NANO_PER_USD, usd_text
 
 
 def file_of_keys(config: Config) -> Path:
@@ -23,6 +24,18 @@ def file_of_keys(config: Config) -> Path:
     if config.callers.keys is None:
         raise ConfigError("callers.keys: missing; it names the file that keys are kept in")
     return config.callers.keys
+
+
+def key_budgets(
+    usd: float | None, tokens: int | None, per: Literal["hour", "day", "month"]
+) -> tuple[KeyBudget, ...]:
+    """The budgets that two options ask for."""
+    budgets: list[KeyBudget] = []
+    if usd is not None:
+        budgets.append(KeyBudget(per=per, nano_usd=round(usd * NANO_PER_USD)))
+    if tokens is not None:
+        budgets.append(KeyBudget(per=per, tokens=tokens))
+    return tuple(budgets)
 
 
 def public(record: KeyRecord) -> dict[str, object]:

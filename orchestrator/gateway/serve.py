@@ -23,6 +23,7 @@ import uvloop
 from orchestrator.config import Config
 from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.connection import ConnectionLimits, room_for
+from orchestrator.gateway.entrance import make_door
 from orchestrator.gateway.listener import Listener, bind
 from orchestrator.gateway.screen import Screen
 from orchestrator.plan import plan_accounts, plan_deployments
@@ -75,13 +76,19 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     screen = Screen(loop.time)
+    accounts = plan_accounts(config)
+    door = make_door(config, accounts)
+    if door is None or not door.asks:
+        screen.line("warning: no API key is asked for, see callers in the configuration")
     plans = plan_deployments(config, screen.progress)
-    system = System(*plans, points=points, accounts=plan_accounts(config))
+    system = System(*plans, points=points, accounts=accounts)
     gateway = Gateway(
         system,
         max_body=config.server.max_body,
         access_log=config.server.access_log,
         keep_alive=config.server.keep_alive,
+        door=door,
+        ledger=config.ledger.path if config.ledger else None,
     )
     listener = Listener(
         gateway,

@@ -181,6 +181,7 @@ def _call(
         channel=Channel(held=True),
         timeout=shorter(given.deadline, visit.header(TIMEOUT_HEADER)),
         priority=Priority.NORMAL if given.priority is None else Priority.of(given.priority),
+        priority_named=given.priority is not None,
         extra={**extra, **own},
         work=work,
     )

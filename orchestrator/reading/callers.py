@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo
 
 from orchestrator.reading.quantities import Value, not_allowed, seconds
-from orchestrator.reading.references import Secret, placed, place_of_a_file
+from orchestrator.reading.references import Secret, place_of_a_file, placed
 from orchestrator.reading.sections import NonEmpty, Section
 
 Algorithm = Literal[

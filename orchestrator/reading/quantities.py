@@ -95,7 +95,7 @@ def money(places: int) -> Value:
             amount = Decimal(str(value)).scaleb(places)
             if amount == amount.to_integral_value():
                 return int(amount)
-        raise not_allowed(f"USD from 0 to {MAX_USD}, with up to {places} digits after the point")
+        raise not_allowed(f"USD from 0 to {MAX_USD} with up to {places} digits after the point")
 
     return Value(read, {"type": "number", "minimum": 0, "maximum": MAX_USD})
 

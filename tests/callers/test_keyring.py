@@ -1,9 +1,9 @@
 """Keys of a file, which may change while they are in use."""
 
-import os
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from orchestrator.callers.caller import Caller
@@ -26,7 +26,7 @@ class Clock:
 
 
 def made(path: Path, **members: object) -> tuple[str, str]:
-    wanted = NewKey(**({"caller": "ann"} | members))  # pyright can't know the members
+    wanted = msgspec.convert({"caller": "ann"} | members, NewKey)
     record, key = create_key(path, wanted, now=NOW)
     return record.id, key
 
@@ -106,7 +106,8 @@ def test_the_budgets_of_keys_are_told_by_caller(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     told: list[BudgetsOfCallers] = []
     made(path, budgets=(KeyBudget(per="day", tokens=5),))
-    keyring = Keyring(path, Clock(), on_budgets=told.append)
+    keyring = Keyring(path, Clock())
+    keyring.tell_budgets(told.append)
 
     key_id, key = made(path, budgets=(KeyBudget(per="hour", nano_usd=7),))
     keyring.find(key)
@@ -149,4 +150,4 @@ def test_a_key_that_is_not_there_can_not_be_revoked(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be written"):
         made(tmp_path / "none" / "keys.json")
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 import httpx
 
+from orchestrator.callers.door import Door
 from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.connection import ConnectionLimits
 from orchestrator.gateway.listener import Listener, bind
@@ -82,6 +83,7 @@ async def serving(
     linger: float = 30,
     keep_alive: float = 15,
     patience: ConnectionLimits | None = None,
+    door: Door | None = None,
     **settings: Unpack[Settings],
 ) -> AsyncGenerator[Served]:
     async with running(stages, routes, **settings) as system:
@@ -91,6 +93,7 @@ async def serving(
             access_log=access_log,
             linger=linger,
             keep_alive=keep_alive,
+            door=door,
         )
         with bind("127.0.0.1", 0) as sock:
             listener = Listener(gateway, sock, patience)

@@ -77,6 +77,7 @@ def read_messages(
         channel=Channel(held=not stream),
         timeout=shorter(given.deadline, timeout),
         priority=Priority.NORMAL if given.priority is None else Priority.of(given.priority),
+        priority_named=given.priority is not None,
         extra=fields,
     )
     return request, stream

@@ -1,0 +1,124 @@
+"""Callers by signed tokens: what is right is let in, what is wrong in any way is not."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from jwt.algorithms import RSAAlgorithm
+
+from orchestrator.callers.door import Door
+from orchestrator.callers.token import TokenCheck, TokenSettings
+from orchestrator.request import Priority
+from tests.fakes.scripted import DONE
+from tests.gateway.serving import CHAT, body, plays, serving
+
+ISSUER = "https://login.example.com/"
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture(scope="module")
+def signer() -> RSAPrivateKey:
+    return generate_private_key(public_exponent=65537, key_size=2048)
+
+
+def token(signer: RSAPrivateKey, *, kid: str = "k1", **claims: object) -> str:
+    now = int(time.time())  # noqa: TID251 - what PyJWT compares with
+    claims = {"iss": ISSUER, "aud": "inference", "sub": "ann", "exp": now + 60} | claims
+    return jwt.encode(
+        {name: claim for name, claim in claims.items() if claim is not None},
+        signer,
+        algorithm="RS256",
+        headers={"kid": kid},
+    )
+
+
+def token_door(folder: Path, signer: RSAPrivateKey) -> Door:
+    public = RSAAlgorithm.to_jwk(signer.public_key(), as_dict=True)
+    path = folder / "jwks.json"
+    path.write_text(json.dumps({"keys": [public | {"kid": "k1", "alg": "RS256"}]}), "utf-8")
+    settings = TokenSettings(
+        jwks=str(path),
+        issuer=ISSUER,
+        audience="inference",
+        algorithms=("RS256",),
+        caller_claim="sub",
+        routes_claim="models",
+        priority=Priority.NORMAL,
+        leeway=0,
+    )
+    return Door(tokens=TokenCheck(settings).find)
+
+
+async def test_a_signed_token_makes_the_request_its_subjects(
+    tmp_path: Path, signer: RSAPrivateKey
+) -> None:
+    seen: list[str] = []
+    stage = plays("a", DONE)
+    stage.inspect = lambda request: seen.append(request.caller)
+    async with (
+        asyncio.timeout(10),
+        serving({"m": stage}, door=token_door(tmp_path, signer)) as served,
+    ):
+        statuses = [
+            (
+                await served.client.post(
+                    CHAT, json=body(), headers=bearer(token(signer, models=models))
+                )
+            ).status_code
+            for models in ("m other", ["m"], ["other"], None)
+        ]
+
+    assert statuses == [200, 200, 403, 403]
+    assert seen == ["ann", "ann"]
+
+
+async def test_a_token_that_is_wrong_in_any_way_is_401(
+    tmp_path: Path, signer: RSAPrivateKey
+) -> None:
+    stranger = generate_private_key(public_exponent=65537, key_size=2048)
+    unsigned = jwt.encode({"iss": ISSUER, "sub": "ann"}, "", algorithm="none")
+    wrong = [
+        token(signer, exp=1),
+        token(signer, iss="https://elsewhere.example.com/"),
+        token(signer, aud="other"),
+        token(signer, sub=None),
+        token(signer, sub=""),
+        token(signer, exp=None),
+        token(signer, kid="k2"),
+        token(stranger),
+        unsigned,
+        "a.b.c",
+        f"{'a' * 9000}.b.c",
+    ]
+    async with (
+        asyncio.timeout(10),
+        serving({"m": plays("a", DONE)}, door=token_door(tmp_path, signer)) as served,
+    ):
+        statuses = [
+            (await served.client.post(CHAT, json=body(), headers=bearer(one))).status_code
+            for one in wrong
+        ]
+
+    assert statuses == [401] * len(wrong)
+
+
+async def test_while_signers_keys_can_not_be_read_tokens_are_refused_and_the_log_says_why(
+    tmp_path: Path, signer: RSAPrivateKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    door = token_door(tmp_path, signer)
+    (tmp_path / "jwks.json").unlink()
+    async with asyncio.timeout(10), serving({"m": plays("a", DONE)}, door=door) as served:
+        asked = [
+            served.client.post(CHAT, json=body(), headers=bearer(token(signer))) for _ in range(3)
+        ]
+        statuses = [response.status_code for response in await asyncio.gather(*asked)]
+
+    assert statuses == [401] * 3
+    assert sum("can't be read" in message for message in caplog.messages) == 1

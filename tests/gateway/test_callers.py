@@ -1,0 +1,208 @@
+"""Who is let in, over HTTP: with official clients' headers, in each API's own shape of errors."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from orchestrator.callers.door import Door
+from orchestrator.callers.keyring import Keyring
+from orchestrator.callers.making import NewKey, create_key
+from orchestrator.reading.references import Secret
+from orchestrator.request import Priority
+from tests.fakes.scripted import DONE
+from tests.gateway.serving import CHAT, body, plays, serving
+
+MESSAGES = "/v1/messages"
+
+
+def clock() -> float:
+    return 1_700_000_000.0
+
+
+def key_of(folder: Path, **members: object) -> str:
+    wanted = msgspec.convert({"caller": "ann"} | members, NewKey)
+    return create_key(folder / "keys.json", wanted, now=clock())[1]
+
+
+def door_of(folder: Path, **options: Any) -> Door:
+    return Door(keyring=Keyring(folder / "keys.json", clock), **options)
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"authorization": "Bearer"}, 401),
+        ({"authorization": "Basic abc"}, 401),
+        (bearer("sk-orc-000000000000-guess"), 401),
+        (bearer("a.b.c"), 401),
+        ({"authorization": "Bearer \xe9\xff"}, 401),
+    ],
+)
+async def test_without_a_valid_key_nothing_is_answered(
+    tmp_path: Path, headers: dict[str, str], status: int
+) -> None:
+    key_of(tmp_path)
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    async with (
+        asyncio.timeout(5),
+        serving({"m": plays("a", DONE)}, door=door_of(tmp_path)) as served,
+    ):
+        chat = await served.client.post(CHAT, json=body(), headers=raw)
+        models = await served.client.get("/v1/models", headers=raw)
+        document = await served.client.get("/openapi.json", headers=raw)
+        nowhere = await served.client.get("/nowhere", headers=raw)
+
+    for response in (chat, models, document, nowhere):
+        assert response.status_code == status
+        assert response.headers["www-authenticate"] == "Bearer"
+        assert response.json()["error"]["code"] == "invalid_api_key"
+        assert "x-request-id" in response.headers
+
+
+async def test_probes_need_no_key_and_show_none(tmp_path: Path) -> None:
+    key = key_of(tmp_path)
+    async with (
+        asyncio.timeout(5),
+        serving({"m": plays("a", DONE)}, door=door_of(tmp_path)) as served,
+    ):
+        live = await served.client.get("/livez")
+        ready = await served.client.get("/readyz")
+
+    assert (live.status_code, ready.status_code) == (200, 200)
+    assert key.split("-")[2] not in live.text + ready.text
+
+
+@pytest.mark.parametrize("header", ["authorization", "x-api-key", "api-key"])
+async def test_a_valid_key_makes_the_request_its_callers(tmp_path: Path, header: str) -> None:
+    key = key_of(tmp_path, priority="high")
+    seen: list[tuple[str, Priority]] = []
+    stage = plays("a", DONE)
+    stage.inspect = lambda request: seen.append((request.caller, request.priority))
+    headers = {header: f"Bearer {key}" if header == "authorization" else key}
+    async with asyncio.timeout(5), serving({"m": stage}, door=door_of(tmp_path)) as served:
+        for members in ({}, {"priority": "critical"}, {"priority": "normal"}):
+            response = await served.client.post(CHAT, json=body(**members), headers=headers)
+            assert response.status_code == 200
+
+    assert seen == [("ann", Priority.HIGH), ("ann", Priority.HIGH), ("ann", Priority.NORMAL)]
+
+
+async def test_a_key_sees_and_asks_only_its_own_models(tmp_path: Path) -> None:
+    key = key_of(tmp_path, routes=["a"])
+    stages = {"a": plays("a", DONE), "b": plays("b", DONE)}
+    async with asyncio.timeout(5), serving(stages, door=door_of(tmp_path)) as served:
+        client, headers = served.client, bearer(key)
+        listed = (await client.get("/v1/models", headers=headers)).json()
+        own = await client.post(CHAT, json=body(model="a"), headers=headers)
+        refused = [
+            await client.post(CHAT, json=body(model=model), headers=headers)
+            for model in ("b", "nowhere")
+        ]
+        refused += [
+            await client.get(f"/v1/models/{model}", headers=headers) for model in ("b", "nowhere")
+        ]
+
+    assert [model["id"] for model in listed["data"]] == ["a"]
+    assert own.status_code == 200
+    assert {response.status_code for response in refused} == {403}
+    assert len({response.text for response in refused}) == 1
+
+
+async def test_each_api_tells_a_missing_key_in_its_own_shape(tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(5),
+        serving({"m": plays("a", DONE)}, door=door_of(tmp_path)) as served,
+    ):
+        response = await served.client.post(MESSAGES, json={})
+
+    assert response.status_code == 401
+    assert response.json()["type"] == "error"
+    assert response.json()["error"]["type"] == "authentication_error"
+
+
+async def test_a_busy_key_is_429_and_another_is_not(tmp_path: Path) -> None:
+    busy, free = key_of(tmp_path, max_concurrent=1), key_of(tmp_path, caller="bob")
+    gate = asyncio.Event()
+    async with (
+        asyncio.timeout(5),
+        serving({"m": plays("a", gate, DONE)}, door=door_of(tmp_path)) as served,
+    ):
+        async with served.client.stream(
+            "POST", CHAT, json=body(stream=True), headers=bearer(busy)
+        ) as stream:
+            assert stream.status_code == 200
+            again = await served.client.post(CHAT, json=body(), headers=bearer(busy))
+            gate.set()
+            other = await served.client.post(CHAT, json=body(), headers=bearer(free))
+            await stream.aread()
+        later = await served.client.post(CHAT, json=body(), headers=bearer(busy))
+
+    assert (again.status_code, again.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert again.headers["retry-after"] == "1"
+    assert (other.status_code, later.status_code) == (200, 200)
+
+
+async def test_where_anybody_may_come_a_foreign_key_does_no_harm(tmp_path: Path) -> None:
+    key = key_of(tmp_path)
+    door = door_of(tmp_path, allow_anonymous=True)
+    seen: list[str] = []
+    stage = plays("a", DONE)
+    stage.inspect = lambda request: seen.append(request.caller)
+    async with asyncio.timeout(5), serving({"m": stage}, door=door) as served:
+        for headers in ({}, bearer("none"), bearer(key)):
+            await served.client.post(CHAT, json=body(), headers=headers)
+        guessed = await served.client.post(CHAT, json=body(), headers=bearer("sk-orc-1-2"))
+
+    assert seen == ["", "", "ann"]
+    assert guessed.status_code == 401
+
+
+async def test_metrics_and_admin_are_for_administrators(tmp_path: Path) -> None:
+    plain, admin = key_of(tmp_path), key_of(tmp_path, admin=True)
+    door = door_of(tmp_path, admin_key=Secret("root"))
+    async with asyncio.timeout(5), serving({"m": plays("a", DONE)}, door=door) as served:
+        statuses = {
+            (path, name): (
+                await served.client.get(path, headers=bearer(key) if key else {})
+            ).status_code
+            for path in ("/metrics", "/admin/deployments", "/admin/keys", "/admin/nowhere")
+            for name, key in (("none", ""), ("plain", plain), ("admin", admin), ("root", "root"))
+        }
+
+    for path in ("/metrics", "/admin/deployments", "/admin/keys"):
+        assert [statuses[path, name] for name in ("none", "plain", "admin", "root")] == [
+            *(401, 403),
+            *(200, 200),
+        ]
+    assert [statuses["/admin/nowhere", name] for name in ("none", "admin")] == [401, 404]
+
+
+async def test_an_administrator_makes_and_revokes_keys(tmp_path: Path) -> None:
+    door, root = door_of(tmp_path, admin_key=Secret("root")), bearer("root")
+    async with asyncio.timeout(5), serving({"m": plays("a", DONE)}, door=door) as served:
+        client = served.client
+        made = await client.post("/admin/keys", json={"caller": "eve"}, headers=root)
+        bad = await client.post("/admin/keys", json={"colour": "red"}, headers=root)
+        key = made.json()["key"]
+        served_with_it = await client.post(CHAT, json=body(), headers=bearer(key))
+        listed = await client.get("/admin/keys", headers=root)
+        revoked = await client.delete(f"/admin/keys/{made.json()['id']}", headers=root)
+        refused = await client.post(CHAT, json=body(), headers=bearer(key))
+        unknown = await client.delete("/admin/keys/none", headers=root)
+        usage = await client.get("/admin/usage", headers=root)
+
+    assert made.status_code == 201
+    assert served_with_it.status_code == 200
+    assert (listed.json()[0]["caller"], listed.json()[0].get("digest")) == ("eve", None)
+    assert key not in listed.text
+    assert revoked.json()["revoked_at"] is not None
+    assert (refused.status_code, bad.status_code, unknown.status_code) == (401, 400, 400)
+    assert (usage.status_code, usage.json()["error"]["code"]) == (400, "invalid_request")
