@@ -159,6 +159,7 @@ def _known(running: RunningDeployment, accounts: Accounts | None) -> Deployment:
         inflight=running.inflight,
         inspect=accounts.guard(name, running.inspect) if accounts else running.inspect,
         ready=lambda: running.ready,
+        count=running.plan.factory.count,
         healthy=lambda: running.healthy,
         context=running.plan.context,
         resumes=running.plan.factory.resumes,

@@ -4,7 +4,7 @@ Every API reads its bodies into the same `PriorityRequest` and tells the same ch
 any of them stands in front of any deployment.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from orchestrator.events import Finished, TokenChunk
 from orchestrator.gateway.failure import failure_event, failure_object
 from orchestrator.gateway.visit import Visit
 from orchestrator.request import PriorityRequest
+from orchestrator.routing.router import Router
 
 
 class StreamWriter(Protocol):
@@ -43,11 +44,21 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Direct:
+    """What is answered without asking a model."""
+
+    model: str
+    """Which the caller must be allowed to use."""
+    answer: Callable[[Router], Awaitable[bytes]]
+    """Makes the JSON of the answer; raises an `OrchestratorError`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
     """One path that is posted to."""
 
     path: str
-    read: Callable[[bytes, Visit], Call]
+    read: Callable[[bytes, Visit], Call | Direct]
     """Raises `InvalidRequestError` for a body that can't be used."""
     failure: Callable[[OrchestratorError, str], object] = lambda error, _: failure_object(error)
     """The body of a refusal, given the error and the request's id."""

@@ -26,8 +26,10 @@ from orchestrator.callers.caller import Caller
 from orchestrator.callers.door import Door
 from orchestrator.errors import InternalError, OrchestratorError
 from orchestrator.gateway.admin import ADMIN, Admin
+from orchestrator.gateway.anthropic.counting import COUNT_TOKENS
 from orchestrator.gateway.anthropic.messages import MESSAGES
 from orchestrator.gateway.chat import CHAT
+from orchestrator.gateway.completions import COMPLETIONS
 from orchestrator.gateway.document import NO_SUCH_MODEL, add_chat_route
 from orchestrator.gateway.exchange import KEEP_ALIVE, LINGER, Exchange
 from orchestrator.gateway.failure import (
@@ -48,7 +50,7 @@ from orchestrator.wiring import System
 logger = logging.getLogger(__name__)
 
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
-APIS = (CHAT, RESPONSES, MESSAGES, EMBEDDINGS, *RERANKS, *CLASSIFIES)
+APIS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, COUNT_TOKENS, EMBEDDINGS, *RERANKS, *CLASSIFIES)
 """All that is posted to."""
 OPEN_PATHS = ("/livez", "/readyz")
 """What platforms ask, who have no key."""

@@ -24,7 +24,7 @@ from orchestrator.errors import (
     RequestCanceledError,
 )
 from orchestrator.events import Failed
-from orchestrator.gateway.api import Api, Call, StreamWriter
+from orchestrator.gateway.api import Api, Call, Direct, StreamWriter
 from orchestrator.gateway.body import read_body
 from orchestrator.gateway.connection import LINE
 from orchestrator.gateway.failure import send_failure, send_json
@@ -105,6 +105,13 @@ class Exchange:
         caller = None if self._door is None else await self._door.enter(visit.headers)
         body = await read_body(receive, self._max_body, visit.header("content-length"))
         call = self._api.read(body, visit)
+        if isinstance(call, Direct):
+            if caller is not None:
+                caller.check(call.model)
+            answer = await call.answer(self._router)
+            visit.status = 200
+            await send_json(send, 200, answer, visit.response_headers)
+            return
         visit.request = call.request
         channel = call.request.channel
         loop = asyncio.get_running_loop()

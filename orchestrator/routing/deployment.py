@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from orchestrator.inflight import Inflight
 from orchestrator.request import PriorityRequest
 from orchestrator.routing.latency import Latency
+from orchestrator.runners.base import uncounted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -18,6 +19,8 @@ class Deployment:
     """Refuses, by raising a `RequestError`, what this deployment can never serve."""
     ready: Callable[[], bool]
     """Whether a request sent now would be served; never false because of load."""
+    count: Callable[[PriorityRequest], Awaitable[int | None]] = uncounted
+    """Counts the tokens of a request's prompt; None where only its provider could."""
     healthy: Callable[[], bool]
     """Whether it is ready and its breaker would let an attempt through."""
     context: int | None = None

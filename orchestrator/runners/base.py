@@ -100,6 +100,11 @@ async def nowhere_to_look(_request: PriorityRequest) -> str:
     return "unknown"
 
 
+async def uncounted(_request: PriorityRequest) -> int | None:
+    """The answer of a runner that can't count the tokens of a prompt."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFactory:
     """Makes runners for the slots of one deployment, again and again."""
@@ -115,6 +120,9 @@ class SlotFactory:
     inspect: Callable[[PriorityRequest], Awaitable[None] | None] = accept_anything
     """Refuses a request that the runner can't serve, before it is queued: raises
     `InvalidRequestError` at once or from the awaitable that it returns."""
+    count: Callable[[PriorityRequest], Awaitable[int | None]] = uncounted
+    """Counts the tokens of a request's prompt, without asking it; None where that can't be done.
+    Raises an `InvalidRequestError` for a prompt that the model can't take."""
     find: Callable[[PriorityRequest], Awaitable[str]] = nowhere_to_look
     """Looks where the model is, without loading it or asking it the request, which is any that it
     could be asked: returns what it found, for people, or raises an `OrchestratorError`."""

@@ -42,6 +42,8 @@ def usage_of(finished: Finished, request: PriorityRequest, counted: int) -> Obje
         "output_tokens": usage.completion_tokens,
         "cache_read_input_tokens": usage.cached_tokens,
     }
+    if usage.estimated:
+        told["estimated"] = True
     if usage.reasoning_tokens:
         told["output_tokens_details"] = {"thinking_tokens": usage.reasoning_tokens}
     return told

@@ -19,13 +19,16 @@ def usage_of(usage: Usage | None) -> Object | None:
     """Usage in the API's shape; None if nobody counted."""
     if usage is None:
         return None
-    return {
+    told: Object = {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.total_tokens,
     }
+    if usage.estimated:
+        told["estimated"] = True
+    return told
 
 
 class Envelope:

@@ -275,12 +275,23 @@ class Inspector:
         facts = self.host.facts
         if facts is None or not may_exceed(messages, request.sampling.max_tokens, facts):
             return None
-        return self._count(messages, request.sampling.max_tokens)
+        return self._check(messages, request.sampling.max_tokens)
 
-    async def _count(self, messages: list[dict[str, str]], max_tokens: int | None) -> None:
+    async def count(self, request: PriorityRequest) -> int | None:
+        """See `SlotFactory.count`.
+
+        Raises:
+            InvalidRequestError: The model can't do what a field asks.
+        """
+        return await self._count(to_wire(request), None)
+
+    async def _check(self, messages: list[dict[str, str]], max_tokens: int | None) -> None:
+        await self._count(messages, max_tokens)
+
+    async def _count(self, messages: list[dict[str, str]], max_tokens: int | None) -> int | None:
         process = self.host.process
         if process is None:
-            return  # the host checks again before it begins
+            return None  # the host checks again before it begins
         try:
             async with asyncio.timeout(COUNT_SECONDS):
                 with process.open(lambda number: Count(number, messages, max_tokens)) as stream:
@@ -288,9 +299,10 @@ class Inspector:
                         pass  # it was told that others' first step is done
                     (event,) = events
         except (TimeoutError, WorkerError):
-            return
+            return None
         if isinstance(event, Refused):
             _refuse(event)
+        return event.prompt_tokens if isinstance(event, Counted) else None
 
 
 def factory(
@@ -317,10 +329,12 @@ def factory(
 
         return await find.find(settings)
 
+    inspector = Inspector(host)
     return SlotFactory(
         create=lambda: TorchRunner(host, seeds),
         model=settings.model,
-        inspect=Inspector(host).inspect,
+        inspect=inspector.inspect,
+        count=inspector.count,
         find=find,
         aclose=host.aclose,
         processes=lambda: () if host.process is None else (host.process.pid,),
