@@ -29,6 +29,7 @@ from orchestrator.errors import (
 from orchestrator.events import Finished
 from orchestrator.points import Passage, Point, Points
 from orchestrator.policies.breaker import Breaker
+from orchestrator.policies.concurrency import Concurrency
 from orchestrator.policies.rate_limit import Permit, RateLimiter
 from orchestrator.policies.retry import RetryPolicy
 from orchestrator.request import AttemptRecord, PriorityRequest
@@ -102,6 +103,8 @@ class Gates:
     breaker: Breaker
     retry: RetryPolicy
     limits: StepLimits
+    concurrency: Concurrency | None = None
+    """How many may run at once, if that adapts; else as many as there are slots."""
     points: Points | None = None
     """Told of the passages of an attempt, if anybody looks on."""
 

@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic.config import JsonDict
 
 from orchestrator.errors import ConfigError
@@ -35,6 +35,7 @@ from orchestrator.reading.schema import editor_schema
 from orchestrator.reading.sections import (
     Breaker,
     Chaos,
+    Concurrency,
     Limits,
     NonEmpty,
     Queue,
@@ -91,6 +92,8 @@ class Deployment(Section):
     """What produces the tokens, chosen by kind; a well-known model's name is enough."""
     slots: Annotated[int, whole(1, 4096)] = 8
     """Requests that run at the same time."""
+    concurrency: Concurrency | None = None
+    """Fewer of them at a time, as many as prove to go well; null: always all slots."""
     context: Annotated[int, whole(1, 1_000_000_000)] | None = None
     """Tokens that prompt and answer may have together; a route tells the larger one by it."""
     prefill: bool = False
@@ -102,6 +105,14 @@ class Deployment(Section):
     breaker: Breaker = Breaker()
     timeouts: Timeouts = Timeouts()
     supervision: Supervision = Supervision()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        adapts = self.concurrency
+        if adapts is not None and (adapts.max or adapts.min) > self.slots:
+            name, number = ("max", adapts.max) if adapts.max else ("min", adapts.min)
+            raise wrong(f"concurrency.{name} ({number}) is more than slots ({self.slots})")
+        return self
 
 
 class Config(Section):

@@ -19,6 +19,7 @@ from orchestrator.inflight import MAX_CAUSE_TEXT, Fault, Inflight, Poisoned, She
 from orchestrator.plan import DeploymentPlan
 from orchestrator.points import Passage, Point, Points
 from orchestrator.policies.breaker import Breaker
+from orchestrator.policies.concurrency import Concurrency
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.rate_limit import RateLimiter
 from orchestrator.policies.retry import RetryBudget, RetryPolicy
@@ -80,6 +81,7 @@ class RunningDeployment:
                 points=points,
             ),
             retry=RetryPolicy(plan.retry, RetryBudget()),
+            concurrency=plan.concurrency and Concurrency(*plan.concurrency),
             limits=plan.steps,
             points=points,
         )
@@ -103,6 +105,7 @@ class RunningDeployment:
             live_slots=lambda: float(self.inflight.live_slots),
             queued=lambda: float(len(self.queue)),
             inflight=lambda: float(len(self.inflight)),
+            concurrency=self._concurrency,
             permits=lambda: float(self.gates.limiter.outstanding),
             breaker=lambda: BREAKER_LEVELS[self.gates.breaker.state],
             generation=lambda: float(self.inflight.generation),
@@ -173,6 +176,10 @@ class RunningDeployment:
             if fault
             else (pause if self._refuses(pause) else None),
         )
+
+    def _concurrency(self) -> float:
+        adapts = self.gates.concurrency
+        return float(self.plan.slots if adapts is None else adapts.limit)
 
     def _pause(self) -> float:
         return self.gates.limiter.paused_for(asyncio.get_running_loop().time())

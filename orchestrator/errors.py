@@ -59,6 +59,8 @@ class OrchestratorError(Exception):
     trips_breaker: ClassVar[bool] = False
     free_retry: ClassVar[bool] = False
     """Whether trying again costs no retry budget, because no upstream was reached."""
+    is_overload: ClassVar[bool] = False
+    """Whether fewer attempts at the same time may be the cure."""
     is_silence: ClassVar[bool] = False
     """Whether a step made no progress in time; the next deployment is better than another try."""
 
@@ -275,6 +277,7 @@ class UpstreamOverloadedError(UpstreamError):
 
     status_code = 503
     code = "upstream_overloaded"
+    is_overload = True
 
 
 class UpstreamTimeoutError(UpstreamError):
@@ -282,6 +285,7 @@ class UpstreamTimeoutError(UpstreamError):
 
     status_code = 504
     code = "upstream_timeout"
+    is_overload = True
     is_silence = True
 
 
@@ -309,6 +313,7 @@ class UpstreamRateLimitedError(UpstreamError):
 
     status_code = 429
     code = "upstream_rate_limited"
+    is_overload = True
     kind = "rate_limit_error"
     trips_breaker = False
 

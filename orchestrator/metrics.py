@@ -142,6 +142,12 @@ LIVE_SLOTS = Gauge(
     "orchestrator_live_slots", "Slots with a live worker.", ["deployment"], registry=REGISTRY
 )
 QUEUED = Gauge("orchestrator_queued", "Requests that wait.", ["deployment"], registry=REGISTRY)
+CONCURRENCY = Gauge(
+    "orchestrator_concurrency_limit",
+    "Attempts that may run at once: the slots, or what `concurrency` has found.",
+    ["deployment"],
+    registry=REGISTRY,
+)
 INFLIGHT = Gauge(
     "orchestrator_inflight",
     "Accepted requests that have not ended.",
@@ -212,7 +218,16 @@ class DeploymentMeters:
 
     def forget(self) -> None:
         """The deployment is closed: its gauges are 0 and hold nothing of it any more."""
-        for gauge in (READY, LIVE_SLOTS, QUEUED, INFLIGHT, PERMITS, BREAKER, GENERATION):
+        for gauge in (
+            READY,
+            LIVE_SLOTS,
+            QUEUED,
+            INFLIGHT,
+            CONCURRENCY,
+            PERMITS,
+            BREAKER,
+            GENERATION,
+        ):
             gauge.labels(self._deployment).set_function(_zero)
 
     def observe(
@@ -222,6 +237,7 @@ class DeploymentMeters:
         live_slots: Callable[[], float],
         queued: Callable[[], float],
         inflight: Callable[[], float],
+        concurrency: Callable[[], float],
         permits: Callable[[], float],
         breaker: Callable[[], float],
         generation: Callable[[], float],
@@ -231,6 +247,7 @@ class DeploymentMeters:
         LIVE_SLOTS.labels(self._deployment).set_function(live_slots)
         QUEUED.labels(self._deployment).set_function(queued)
         INFLIGHT.labels(self._deployment).set_function(inflight)
+        CONCURRENCY.labels(self._deployment).set_function(concurrency)
         PERMITS.labels(self._deployment).set_function(permits)
         BREAKER.labels(self._deployment).set_function(breaker)
         GENERATION.labels(self._deployment).set_function(generation)

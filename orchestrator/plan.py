@@ -66,6 +66,8 @@ class DeploymentPlan:
     slots: int = 8
     queue_capacity: int = 256
     queue: QueueSettings = field(default_factory=QueueSettings)
+    concurrency: tuple[int, int] | None = None
+    """Least and most attempts at once, between which their number adapts; None: all slots."""
     limits: RateLimits = field(default_factory=RateLimits)
     retry: RetrySettings = field(default_factory=RetrySettings)
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
@@ -192,6 +194,7 @@ def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> D
             on_full=section.queue.on_full,
             waiting=section.queue.waiting,
         ),
+        concurrency=_concurrency(section),
         limits=RateLimits(
             requests_per_minute=section.limits.requests_per_minute,
             tokens_per_minute=section.limits.tokens_per_minute,
@@ -222,6 +225,11 @@ def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> D
             on_poison=rules.on_poison,
         ),
     )
+
+
+def _concurrency(section: sections.Deployment) -> tuple[int, int] | None:
+    adapts = section.concurrency
+    return None if adapts is None else (adapts.min, adapts.max or section.slots)
 
 
 def _factory(

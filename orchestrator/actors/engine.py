@@ -50,6 +50,7 @@ from orchestrator.errors import (
 )
 from orchestrator.inflight import Inflight, Ticket
 from orchestrator.points import Passage, Point
+from orchestrator.policies.concurrency import Concurrency
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.rate_limit import Permit
 
@@ -136,7 +137,10 @@ class Engine(LoopActor):
 
     def _dispatch(self) -> None:
         loop = asyncio.get_running_loop()
+        concurrency = self._gates.concurrency
         while self._idle:
+            if concurrency is not None and not concurrency.allows(self._busy):
+                return  # the end of any of them dispatches again
             now = loop.time()
             ticket = self._queue.peek(now)
             if ticket is None:
@@ -187,8 +191,37 @@ class Engine(LoopActor):
             self._meters.stale()
             return
         ticket, slot.ticket, slot.permit = slot.ticket, None, None
+        if self._gates.concurrency is not None:
+            self._learn(self._gates.concurrency, ticket, epoch, outcome)
         self._idle.append(worker)
         self._settle(ticket, outcome)
+
+    @property
+    def _busy(self) -> int:
+        return len(self._slots) - len(self._idle)
+
+    def _learn(
+        self, concurrency: Concurrency, ticket: Ticket, epoch: int, outcome: Outcome
+    ) -> None:
+        """Tells the limit what came of an attempt; its slot is still counted as busy."""
+        attempts = reversed(ticket.request.attempts)
+        record = next((one for one in attempts if one.epoch == epoch), None)
+        if record is None:
+            return
+        now, began_at = asyncio.get_running_loop().time(), record.started_at
+        match outcome:
+            case Done():
+                first = record.first_token_at
+                concurrency.went_well(
+                    began_at=began_at,
+                    first_token_after=None if first is None else first - began_at,
+                    running=self._busy,
+                    now=now,
+                )
+            case TryAgain(error) | GaveUp(error) | Interrupted(error) if error.is_overload:
+                concurrency.was_too_much(began_at=began_at, now=now)
+            case _:
+                pass
 
     def _settle(self, ticket: Ticket, outcome: Outcome) -> None:
         self._meters.attempt_ended(outcome_name(outcome))

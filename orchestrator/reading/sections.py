@@ -116,6 +116,21 @@ class Queue(Section):
     """Extra places with on_full: wait."""
 
 
+class Concurrency(Section):
+    """How many requests run at the same time, where that is found out by trying."""
+
+    min: Annotated[int, whole(1, 4096)] = 1
+    """Requests that may always run."""
+    max: Annotated[int, whole(1, 4096)] | None = None
+    """Requests that run at most; null is as many as there are slots."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.max is not None and self.min > self.max:
+            raise wrong(f"min ({self.min}) is more than max ({self.max})")
+        return self
+
+
 class Limits(Section):
     """What may be sent to the model; null is no limit."""
 
