@@ -12,7 +12,7 @@ from orchestrator.actors.supervisor import Supervision
 from orchestrator.channel import Channel
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import Ending, Failed, Finished
-from orchestrator.plan import BreakerSettings, DeploymentPlan, RoutePlan
+from orchestrator.plan import BreakerSettings, DeploymentPlan, QueueSettings, RoutePlan
 from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import Message, Priority, PriorityRequest, SamplingParams
@@ -56,6 +56,8 @@ class Settings(TypedDict, total=False):
 
     slots: int
     queue_capacity: int
+    queue: QueueSettings
+    concurrency: tuple[int, int]
     limits: RateLimits
     retry: RetrySettings
     breaker: BreakerSettings

@@ -111,4 +111,4 @@ def test_it_stays_near_what_a_provider_can_take(capacity: int) -> None:
                 limit.went_well(began_at=began_at, first_token_after=0.1, running=running, now=now)
 
     assert served > 0.8 * 400 * capacity
-    assert too_much < 0.2 * served
+    assert too_much < 0.07 * served
