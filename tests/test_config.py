@@ -412,7 +412,10 @@ def test_the_shipped_files_show_every_key_there_is():
     assert set(deployment) == keys_of("Deployment")
     assert set(deployment["runner"]) == keys_of("Torch")
     assert set(remote["deployments"]["hosted"]["runner"]) == keys_of("OpenAI")
-    for key in keys_of("Deployment") - {"runner", "slots", "context", "prefill"}:
+    hosted = load(FOLDER / "examples" / "failover.yaml", environ=ENVIRON).deployments["hosted"]
+    assert hosted.concurrency
+    assert hosted.concurrency.model_fields_set == keys_of("Concurrency")
+    for key in keys_of("Deployment") - {"runner", "slots", "context", "prefill", "concurrency"}:
         assert set(deployment[key]) == keys_of(key.capitalize()), key
     assert set(default["routes"]["chat"]) == keys_of("Route")
     assert set(default["routes"]["chat"]["failover"]) == keys_of("Failover")
