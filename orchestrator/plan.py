@@ -247,6 +247,8 @@ def _factory(
                     dtype=runner.dtype,
                     device=runner.device,
                     threads=runner.threads,
+                    memory=runner.memory,
+                    niceness=runner.niceness,
                     trust_remote_code=runner.trust_remote_code,
                     revision=runner.revision,
                 ),

@@ -97,6 +97,10 @@ class Torch(Section):
     """Where the model runs; auto takes a GPU if there is one."""
     threads: Annotated[int, whole(1, 1024)] | None = None
     """CPU threads for the model; null takes one less than there are cores."""
+    memory: Annotated[int, size(256 * 2**20, 2**44)] | None = None
+    """Memory that its process may take, weights included; null is no limit."""
+    niceness: Annotated[int, whole(0, 19)] = 0
+    """How far its process stands back behind others, as nice(1) has it."""
     revision: NonEmpty | None = None
     """Branch, tag or commit of a hub model; null takes its newest."""
     trust_remote_code: bool = False

@@ -8,6 +8,7 @@ id and the lifeline's descriptor.
 import ctypes
 import faulthandler
 import os
+import resource
 import select
 import signal
 import socket
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import describe
 from orchestrator.runners.torch import lifeline
+from orchestrator.runners.torch.settings import TorchSettings, memory_limit
 from orchestrator.runners.torch.wire import (
     Admit,
     Cancel,
@@ -102,6 +104,16 @@ def guard_against_orphanage(parent: int) -> None:
         raise PartedError
 
 
+def bound(settings: TorchSettings) -> None:
+    """Keeps this process within what its settings allow; a system without such limits has none."""
+    if settings.niceness:
+        os.nice(settings.niceness)
+    if settings.memory is not None and sys.platform == "linux":
+        # counts all that is private and writable, so no memory that is shared with other processes;
+        # an address space is many times what torch uses of it
+        resource.setrlimit(resource.RLIMIT_DATA, (settings.memory, settings.memory))
+
+
 def start(link: Link, command: Load) -> "tuple[Engine, Ready]":
     """Loads and warms up the model, telling each stage.
 
@@ -109,6 +121,7 @@ def start(link: Link, command: Load) -> "tuple[Engine, Ready]":
         SystemExit: It couldn't be loaded; the parent has been told.
     """
     model = command.settings.model
+    bound(command.settings)
     try:
         link.send(Loading("starting torch"))
         # seconds of imports: the parent hears of this process before, and of what is missing
@@ -128,7 +141,8 @@ def start(link: Link, command: Load) -> "tuple[Engine, Ready]":
         link.send(LoadFailed(text))
         raise SystemExit(text) from error
     except Exception as error:
-        link.send(LoadFailed(f"model {model!r} can't be loaded: {describe(error)}"))
+        limit = memory_limit(command.settings)
+        link.send(LoadFailed(f"model {model!r} can't be loaded: {describe(error)}{limit}"))
         traceback.print_exception(error)
         raise SystemExit(1) from error
     return engine, loaded.facts

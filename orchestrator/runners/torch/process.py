@@ -26,7 +26,7 @@ from orchestrator.errors import OrchestratorError, WorkerCrashedError, WorkerSta
 from orchestrator.runners.torch.life import SignsOfLife
 from orchestrator.runners.torch.lifeline import exit_of
 from orchestrator.runners.torch.report import OutputTail, crash_report
-from orchestrator.runners.torch.settings import TorchSettings
+from orchestrator.runners.torch.settings import TorchSettings, memory_limit
 from orchestrator.runners.torch.streams import LAST_EVENTS, HostStream
 from orchestrator.runners.torch.wire import (
     Admit,
@@ -425,6 +425,7 @@ class HostProcess:
         )
         if self._reason is not None:
             text = f"{text}; it was killed because {self._reason}"
+        text += memory_limit(self._settings)
         crash = WorkerCrashedError(text)
         crash.__cause__ = self._cause
         return crash

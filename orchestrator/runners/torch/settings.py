@@ -19,6 +19,11 @@ class TorchSettings:
     """`auto`, `cpu`, `cuda:N` or `mps`; auto takes the first accelerator there is."""
     threads: int | None = None
     """Threads of the model's CPU work; None is all cores but one, which the gateway needs."""
+    memory: int | None = None
+    """Bytes of its own that the host may take, weights included; None is no limit. Beyond it an
+    allocation fails, which ends the request or the load that needed it."""
+    niceness: int = 0
+    """How much of the processor the host leaves to others (`nice(2)`): 0 to 19."""
     trust_remote_code: bool = False
     """Whether code that comes with a hub model may run."""
     revision: str | None = None
@@ -27,3 +32,10 @@ class TorchSettings:
     """Seconds that one stage of loading (one progress message to the next) may take."""
     load_silence: float = 30.0
     """Seconds that a loading host may neither compute nor read; then it is stopped or wedged."""
+
+
+def memory_limit(settings: TorchSettings) -> str:
+    """What is said of the limit beside an error that may come of it; nothing if there is none."""
+    if settings.memory is None:
+        return ""
+    return f"; it may take {settings.memory / 2**20:.0f} MiB of memory at the most"
