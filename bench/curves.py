@@ -17,7 +17,7 @@ from bench.machine import HERE
 from orchestrator.errors import WorkerHungError
 from orchestrator.events import Finished, FinishReason, TokenChunk
 from orchestrator.plan import DeploymentPlan
-from orchestrator.policies.rate_limit import RateLimits
+from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.lease import Lease, Step

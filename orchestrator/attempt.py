@@ -13,15 +13,17 @@ by themselves and (through `after_failure`) for those whose worker died:
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import assert_never
 
+from orchestrator import metrics
 from orchestrator.errors import (
     CircuitOpenError,
     InternalError,
     OrchestratorError,
-    UpstreamRateLimitedError,
+    UpstreamConnectError,
     UpstreamTimeoutError,
     UpstreamTruncatedError,
     WorkerHungError,
@@ -30,12 +32,13 @@ from orchestrator.events import Finished
 from orchestrator.points import Passage, Point, Points
 from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.concurrency import Concurrency
-from orchestrator.policies.rate_limit import Permit, RateLimiter
+from orchestrator.policies.limits.key import Permit
+from orchestrator.policies.limits.limiter import RateLimiter
 from orchestrator.policies.retry import RetryPolicy
 from orchestrator.request import AttemptRecord, PriorityRequest
 from orchestrator.resume import Resume, Seam
 from orchestrator.runners.base import Runner
-from orchestrator.runners.lease import Lease, Step, StepLimits
+from orchestrator.runners.lease import KeyAccess, Lease, Step, StepLimits
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +108,8 @@ class Gates:
     limits: StepLimits
     concurrency: Concurrency | None = None
     """How many may run at once, if that adapts; else as many as there are slots."""
+    keys: Sequence[KeyAccess] = ()
+    """Where each of several keys is read, in the limiter's order; none if the runner knows it."""
     points: Points | None = None
     """Told of the passages of an attempt, if anybody looks on."""
 
@@ -136,19 +141,25 @@ async def attempt(
     pass_by(gates, Point.ATTEMPT_ADMITTED, request, record)
     ended = False
     try:
-        result = await _stream(request, epoch, gates, runner, record)
+        result = await _stream(request, epoch, permit, gates, runner, record)
         ended = True
     finally:
         if not ended:  # canceled, or a SystemExit of the runner, which ends the worker
             gates.breaker.no_verdict(era)
-            permit.settle(permit.tokens)
+            permit.spend()
             pass_by(gates, Point.ATTEMPT_SETTLED, request, record)
-    permit.settle(result.tokens)
+    if isinstance(result.error, UpstreamConnectError):
+        permit.release()  # nothing was sent
+    else:
+        permit.settle(result.prompt, result.answer)
     if result.error is not None:
         gates.breaker.failed(era, result.error)
-        _heed(result.error, gates.limiter, loop.time())
+        if result.error.blames_key:
+            permit.refused(result.error, loop.time())
+            metrics.for_deployment(record.deployment).key_refused(permit.key + 1, result.error.code)
     elif result.whole:
         gates.breaker.succeeded(era)
+        permit.accepted(loop.time())
     else:
         gates.breaker.no_verdict(era)
     pass_by(gates, Point.ATTEMPT_SETTLED, request, record, result.error)
@@ -182,7 +193,7 @@ def after_failure(
     error: OrchestratorError,
     *,
     attempts: int,
-    retry: RetryPolicy,
+    gates: Gates,
     now: float,
 ) -> Outcome:
     """Decides what an error means for the request; takes back what nobody has read.
@@ -191,7 +202,7 @@ def after_failure(
         request: Whose attempt failed.
         error: With what.
         attempts: Attempts at this deployment so far.
-        retry: The deployment's policy.
+        gates: The deployment's, for its policy, and whether another key would do.
         now: Loop time, seconds.
     """
     channel = request.channel
@@ -203,7 +214,13 @@ def after_failure(
     if (request.idempotent or isinstance(error, CircuitOpenError)) and not _moves_on(
         request, error
     ):
-        not_before = retry.next_try(error, attempts=attempts, now=now, deadline=request.deadline)
+        not_before = gates.retry.next_try(
+            error,
+            attempts=attempts,
+            now=now,
+            deadline=request.deadline,
+            other_key=error.blames_key and bool(gates.keys) and gates.limiter.may_start(now),
+        )
         if not_before is not None:
             return TryAgain(error, not_before)
     return Interrupted(error) if delivered else GaveUp(error)
@@ -229,13 +246,16 @@ def _moves_on(request: PriorityRequest, error: OrchestratorError) -> bool:
 @dataclass(frozen=True, slots=True)
 class _Result:
     error: OrchestratorError | None
-    tokens: int
+    prompt: int
+    """Tokens; so is the next."""
+    answer: int
     whole: bool = False
 
 
 async def _stream(
     request: PriorityRequest,
     epoch: int,
+    permit: Permit,
     gates: Gates,
     runner: Runner,
     record: AttemptRecord,
@@ -243,42 +263,48 @@ async def _stream(
     """Moves tokens from the runner to the channel until either has enough."""
     loop = asyncio.get_running_loop()
     channel = request.channel
-    tokens = request.estimated_prompt_tokens
+    prompt, answer = request.estimated_prompt_tokens, 0
     # An expired lease ends the attempt through this scope, so that its cancel can't be taken for a
     # caller's. Without a deadline of its own it costs a microsecond per attempt.
     scope = asyncio.timeout(None)
-    lease = Lease(gates.limits, lambda _: scope.reschedule(loop.time()))
+    lease = Lease(
+        gates.limits,
+        lambda _: scope.reschedule(loop.time()),
+        key=gates.keys[permit.key] if gates.keys else None,
+        on_standing=permit.hear if gates.limiter.learns else None,
+    )
     try:
         async with scope, aclosing(runner.generate(request, lease)) as stream:
             async for event in stream:
                 if isinstance(event, Finished):
                     if event.usage is not None:
-                        tokens = event.usage.total_tokens
+                        prompt = event.usage.prompt_tokens
+                        answer = event.usage.completion_tokens
                     pass_by(gates, Point.TERMINAL_BEFORE, request, record)
                     # noted before the reader wakes, who may look at it at once
                     record.outcome, record.ended_at = "done", loop.time()
-                    record.tokens = tokens
-                    return _Result(None, tokens, whole=channel.end(event, epoch))
+                    record.tokens = prompt + answer
+                    return _Result(None, prompt, answer, whole=channel.end(event, epoch))
                 if record.first_token_at is None:
                     record.first_token_at = loop.time()
                     pass_by(gates, Point.TOKEN_FIRST, request, record)
                     if request.on_first_token is not None:
                         request.on_first_token(record)
-                tokens += event.tokens
+                answer += event.tokens
                 if not channel.send(event, epoch):
-                    return _Result(None, tokens)
-        return _Result(_stopped_short(record), tokens)
+                    return _Result(None, prompt, answer)
+        return _Result(_stopped_short(record), prompt, answer)
     except TimeoutError as error:
         if not lease.expired:
-            return _Result(_unexpected(error), tokens)
-        return _Result(_missed(lease, runner), tokens)
+            return _Result(_unexpected(error), prompt, answer)
+        return _Result(_missed(lease, runner), prompt, answer)
     except OrchestratorError as error:
-        return _Result(error, tokens)
+        return _Result(error, prompt, answer)
     except Exception as error:  # a runner's bug is this request's, and nobody else's
         logger.exception("the runner of request %s raised an unexpected error", request.request_id)
-        return _Result(_unexpected(error), tokens)
+        return _Result(_unexpected(error), prompt, answer)
     finally:
-        record.tokens = tokens
+        record.tokens = prompt + answer
         lease.disarm()
 
 
@@ -303,8 +329,3 @@ def _unexpected(cause: Exception) -> InternalError:
     error = InternalError(f"the runner raised an unexpected {name}; the log tells more")
     error.__cause__ = cause
     return error
-
-
-def _heed(error: OrchestratorError, limiter: RateLimiter, now: float) -> None:
-    if isinstance(error, UpstreamRateLimitedError) and error.retry_after is not None:
-        limiter.heed(error.retry_after, now)

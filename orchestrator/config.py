@@ -17,7 +17,7 @@ from pydantic.config import JsonDict
 from orchestrator.errors import ConfigError
 from orchestrator.reading.accounts import Budget, Ledger, Price
 from orchestrator.reading.callers import Callers
-from orchestrator.reading.credentials import Fetched, OAuth2
+from orchestrator.reading.credentials import Fetched, KeyWithLimits, OAuth2
 from orchestrator.reading.faults import findings_in, nearest, path_text, report, shown
 from orchestrator.reading.presets import PRESETS, inferred
 from orchestrator.reading.quantities import whole, wrong
@@ -171,17 +171,28 @@ class Config(Section):
             if not isinstance(runner, Remote):
                 continue
             path = ("deployments", name, "runner")
-            match runner.api_key:
-                case Secret() as secret:
-                    yield (*path, "api_key"), secret
-                case Fetched(oauth2=OAuth2(client_secret=secret)):
-                    yield (*path, "api_key", "oauth2", "client_secret"), secret
-                case _:
-                    pass  # a fetched key isn't known yet
+            several = runner.api_keys is not None
+            for number, key in enumerate(runner.keys):
+                place = (*path, "api_keys", str(number)) if several else (*path, "api_key")
+                yield from _secrets_of(key, place)
             for header, value in runner.headers.items():
                 # most headers are no secrets: these words tell those that are
                 if any(word in header.lower() for word in _CREDENTIAL_HEADERS):
                     yield (*path, "headers", header), value
+
+
+def _secrets_of(
+    key: KeyWithLimits | Secret | Fetched, place: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Secret]]:
+    match key:
+        case KeyWithLimits():
+            yield from _secrets_of(key.api_key, (*place, "api_key"))
+        case Secret():
+            yield place, key
+        case Fetched(oauth2=OAuth2(client_secret=secret)):
+            yield (*place, "oauth2", "client_secret"), secret
+        case _:
+            pass  # a fetched key isn't known yet
 
 
 def load(path: str | Path, *, environ: Mapping[str, str] | None = None) -> Config:

@@ -20,8 +20,8 @@ from orchestrator.plan import DeploymentPlan
 from orchestrator.points import Passage, Point, Points
 from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.concurrency import Concurrency
+from orchestrator.policies.limits.limiter import STATE_LEVELS, RateLimiter
 from orchestrator.policies.queue import PriorityQueue
-from orchestrator.policies.rate_limit import RateLimiter
 from orchestrator.policies.retry import RetryBudget, RetryPolicy
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.remote.credentials import Credential
@@ -72,7 +72,7 @@ class RunningDeployment:
             waiting=plan.queue.waiting,
         )
         self.gates = Gates(
-            limiter=RateLimiter(plan.limits),
+            limiter=RateLimiter(plan.limits, [key.limits for key in plan.keys]),
             breaker=Breaker(
                 plan.name,
                 failure_threshold=plan.breaker.failure_threshold,
@@ -83,6 +83,7 @@ class RunningDeployment:
             retry=RetryPolicy(plan.retry, RetryBudget()),
             concurrency=plan.concurrency and Concurrency(*plan.concurrency),
             limits=plan.steps,
+            keys=[key.access for key in plan.keys],
             points=points,
         )
         self.inflight = Inflight(
@@ -98,7 +99,7 @@ class RunningDeployment:
         self._next_epoch = next_epoch
         self._engine: Ref | None = None
         self._supervisor: Ref | None = None
-        self._session: Ref | None = None
+        self._sessions: dict[Credential, Ref] = {}
         self._wake = Wake()
         metrics.for_deployment(plan.name).observe(
             ready=lambda: float(self.inflight.ready),
@@ -110,6 +111,10 @@ class RunningDeployment:
             breaker=lambda: BREAKER_LEVELS[self.gates.breaker.state],
             generation=lambda: float(self.inflight.generation),
         )
+        for number in range(len(self.gates.limiter.keys)):
+            metrics.for_deployment(plan.name).observe_key(
+                number + 1, lambda number=number: self._key_level(number)
+            )
 
     @property
     def supervisor(self) -> Ref | None:
@@ -128,13 +133,16 @@ class RunningDeployment:
                 f"the model {request.model[:100]!r} can't {request.work}; it can {able}",
                 param="model",
             )
-        self.gates.limiter.check(request.estimated_tokens)
+        self.gates.limiter.check(request.estimated_prompt_tokens, request.estimated_answer_tokens)
         return self.plan.factory.inspect(request)
 
     def start(self) -> None:
-        """Starts its key's session, if it has one, and the supervisor, which starts the rest."""
-        if self.plan.credential is not None:
-            self._start_session(self.plan.credential)
+        """Starts the sessions of its keys, and the supervisor, which starts the rest."""
+        credentials = [key.credential for key in self.plan.keys] or [self.plan.credential]
+        for number, credential in enumerate(credentials):
+            if credential is not None:
+                credential.on_change = self.gates.limiter.keys[number].restore
+                self._start_session(credential)
         self._supervisor = Supervisor.start(
             self.inflight,
             self.plan.supervision,
@@ -170,7 +178,7 @@ class RunningDeployment:
             breaker=self.gates.breaker.state,
             queued=len(self.queue),
             inflight=len(self.inflight),
-            reason=fault.describe() if fault else self._paused_text(pause) or self._restart_text(),
+            reason=fault.describe() if fault else self._paused_text() or self._restart_text(),
             fault_id=fault.fault_id if fault else None,
             retry_after=self.inflight.restart_after
             if fault
@@ -181,6 +189,9 @@ class RunningDeployment:
         adapts = self.gates.concurrency
         return float(self.plan.slots if adapts is None else adapts.limit)
 
+    def _key_level(self, number: int) -> float:
+        return STATE_LEVELS[self.gates.limiter.state(number, asyncio.get_running_loop().time())]
+
     def _pause(self) -> float:
         return self.gates.limiter.paused_for(asyncio.get_running_loop().time())
 
@@ -188,10 +199,10 @@ class RunningDeployment:
         # the engine waits for a short pause and refuses what comes during a long one
         return pause > 0 and pause >= self.gates.retry.longest_wait
 
-    def _paused_text(self, pause: float) -> str | None:
-        if not pause or not self.inflight.ready:
+    def _paused_text(self) -> str | None:
+        if not self.inflight.ready:
             return None
-        return f"paused by the provider's rate limit for {pause:.0f} s more"
+        return self.gates.limiter.describe(asyncio.get_running_loop().time())
 
     def _restart_text(self) -> str | None:
         """What ended the slots that are being started again, if none is left."""
@@ -216,8 +227,8 @@ class RunningDeployment:
                 logger.debug("the supervisor of %s was gone before", self.plan.name)
             self._supervisor.stop(block=False)
             await ended(self._supervisor)
-        if self._session is not None:
-            session, self._session = self._session, None
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
             kill(session)  # it may be waiting for a key that nobody wants any more
             await ended(session)
         await self.plan.factory.aclose()
@@ -225,14 +236,14 @@ class RunningDeployment:
 
     def _start_session(self, credential: Credential) -> None:
         def died(cause: BaseException | None) -> None:
-            if self._session is None:  # it was ended here
+            if credential not in self._sessions:  # it was ended here
                 return
             logger.error(
                 "the session of %s died and is started anew", self.plan.name, exc_info=cause
             )
             self._start_session(credential)
 
-        self._session = Session.start(self.plan.name, credential, on_death=died)
+        self._sessions[credential] = Session.start(self.plan.name, credential, on_death=died)
 
     def _enqueue(self, ticket: Ticket) -> Shed | None:
         shed = self.queue.push(ticket)

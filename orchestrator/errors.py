@@ -63,6 +63,8 @@ class OrchestratorError(Exception):
     """Whether fewer attempts at the same time may be the cure."""
     is_silence: ClassVar[bool] = False
     """Whether a step made no progress in time; the next deployment is better than another try."""
+    blames_key: ClassVar[bool] = False
+    """Whether it is about the key that was sent, so that another key may do better."""
 
     def __init__(
         self,
@@ -316,6 +318,7 @@ class UpstreamRateLimitedError(UpstreamError):
     is_overload = True
     kind = "rate_limit_error"
     trips_breaker = False
+    blames_key = True
 
 
 class UpstreamQuotaExceededError(UpstreamError):
@@ -326,6 +329,7 @@ class UpstreamQuotaExceededError(UpstreamError):
     kind = "insufficient_quota"
     retryable = False
     trips_breaker = False
+    blames_key = True
 
 
 class UpstreamAuthenticationError(UpstreamError):
@@ -334,6 +338,7 @@ class UpstreamAuthenticationError(UpstreamError):
     code = "upstream_authentication"
     retryable = False
     trips_breaker = False
+    blames_key = True
 
 
 class UpstreamPermissionError(UpstreamError):

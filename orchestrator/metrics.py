@@ -132,6 +132,18 @@ LEDGER_LOST = Counter(
     "Rows that could not be kept until the ledger could be written again.",
     registry=REGISTRY,
 )
+KEY_STATE = Gauge(
+    "orchestrator_key_state",
+    "Of each key, by number: 0 in use, 1 paused, 2 out of credit, 3 refused by the provider.",
+    ["deployment", "key"],
+    registry=REGISTRY,
+)
+KEY_REFUSALS = Counter(
+    "orchestrator_key_refusals",
+    "Attempts that a provider refused because of the key, by its number and the error's code.",
+    ["deployment", "key", "code"],
+    registry=REGISTRY,
+)
 READY = Gauge(
     "orchestrator_ready",
     "1 while the deployment would serve a request, else 0.",
@@ -183,6 +195,7 @@ class DeploymentMeters:
         self._queue_seconds = QUEUE_SECONDS.labels(deployment)
         self._restarts = RESTARTS.labels(deployment)
         self._stale = STALE.labels(deployment)
+        self._keys: set[str] = set()
         self._outcomes = {
             outcome: ATTEMPTS.labels(deployment, outcome)
             for outcome in ("done", "retried", "gave_up", "interrupted", "canceled")
@@ -212,6 +225,15 @@ class DeploymentMeters:
         """A fault was settled; `cause` is a class name, never a message."""
         FAULTS.labels(self._deployment, scope, cause).inc()
 
+    def key_refused(self, number: int, code: str) -> None:
+        """A provider blamed a key (number from 1); `code` is the error's, a closed set."""
+        KEY_REFUSALS.labels(self._deployment, str(number), code).inc()
+
+    def observe_key(self, number: int, state: Callable[[], float]) -> None:
+        """Tells a key's gauge where to look when it is scraped (number from 1)."""
+        KEY_STATE.labels(self._deployment, str(number)).set_function(state)
+        self._keys.add(str(number))
+
     def poisoned(self, cause: str) -> None:
         """The engine was poisoned."""
         FAULTS.labels(self._deployment, "engine", cause).inc()
@@ -229,6 +251,8 @@ class DeploymentMeters:
             GENERATION,
         ):
             gauge.labels(self._deployment).set_function(_zero)
+        for number in self._keys:
+            KEY_STATE.labels(self._deployment, number).set_function(_zero)
 
     def observe(
         self,

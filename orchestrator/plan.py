@@ -19,18 +19,17 @@ from orchestrator.actors.supervisor import Supervision
 from orchestrator.config import Config
 from orchestrator.ledger.ledger import Ledger, LedgerSettings
 from orchestrator.policies.budget import EACH, Budget, Budgets, Scope
+from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.pricing import Price, PriceTable
 from orchestrator.policies.queue import OnFull
-from orchestrator.policies.rate_limit import RateLimits
 from orchestrator.policies.retry import RetrySettings
-from orchestrator.reading.credentials import Fetched, Google, OAuth2
+from orchestrator.reading.credentials import Fetched, Google, KeyWithLimits, OAuth2
 from orchestrator.reading.presets import PRESETS
-from orchestrator.reading.references import Secret
 from orchestrator.request import Work
 from orchestrator.routing.route import RoutePolicy
 from orchestrator.routing.rules import Action, FailureKind, Rules
 from orchestrator.runners.base import SlotFactory
-from orchestrator.runners.lease import StepLimits
+from orchestrator.runners.lease import KeyAccess, StepLimits
 from orchestrator.runners.remote.credentials import Credential, KeySource, file_source, text_in
 from orchestrator.runners.remote.header_file import HeaderFile
 
@@ -58,6 +57,16 @@ class QueueSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPlan:
+    """One of several keys."""
+
+    access: KeyAccess
+    limits: RateLimits
+    credential: Credential | None = None
+    """What holds it, if it may change while the deployment runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentPlan:
     """All that a deployment is built from."""
 
@@ -78,7 +87,9 @@ class DeploymentPlan:
     """Seconds that a runner may take to get ready."""
     supervision: Supervision = field(default_factory=Supervision)
     credential: Credential | None = None
-    """The key of its slots, if it may change while they run."""
+    """The key of its slots, or the first of several, if it may change while they run."""
+    keys: Sequence[KeyPlan] = ()
+    """The keys, if there are several."""
     prefill: bool = False
     """Whether its provider goes on with a message of the assistant that comes last."""
     context: int | None = None
@@ -180,13 +191,15 @@ def _budget(section: sections.Budget) -> Budget:
 
 def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> DeploymentPlan:
     timeouts, rules = section.timeouts, section.supervision
-    credential = _credential(section.runner)
+    keys = _keys(section)
+    credential = keys[0].credential if keys else None
     return DeploymentPlan(
         name=name,
-        factory=_factory(name, section.runner, on_progress, credential),
+        factory=_factory(name, section.runner, on_progress, keys[0] if keys else None),
         credential=credential,
         context=section.context,
         prefill=section.prefill,
+        keys=keys if len(keys) > 1 else (),
         slots=section.slots,
         queue_capacity=section.queue.capacity,
         queue=QueueSettings(
@@ -195,10 +208,7 @@ def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> D
             waiting=section.queue.waiting,
         ),
         concurrency=_concurrency(section),
-        limits=RateLimits(
-            requests_per_minute=section.limits.requests_per_minute,
-            tokens_per_minute=section.limits.tokens_per_minute,
-        ),
+        limits=keys[0].limits if keys else _limits(section.limits, section.runner),
         retry=RetrySettings(
             max_attempts=section.retry.max_attempts,
             initial_backoff=section.retry.initial_backoff,
@@ -233,7 +243,7 @@ def _concurrency(section: sections.Deployment) -> tuple[int, int] | None:
 
 
 def _factory(
-    name: str, runner: sections.Kind, on_progress: OnProgress, credential: Credential | None
+    name: str, runner: sections.Kind, on_progress: OnProgress, key: KeyPlan | None
 ) -> SlotFactory:
     # the one place for lazy imports: a runner's libraries are loaded only if it is configured
     match runner:
@@ -269,7 +279,7 @@ def _factory(
                     renamed=preset.renamed,
                     unsupported=preset.unsupported,
                     stream_options=preset.stream_options,
-                    **_common(name, runner, credential),
+                    **_common(name, runner, key),
                 )
             )
         case sections.OpenAIResponses():
@@ -279,13 +289,13 @@ def _factory(
                 responses.OpenAISettings(
                     organization=runner.organization,
                     project=runner.project,
-                    **_common(name, runner, credential),
+                    **_common(name, runner, key),
                 )
             )
         case sections.Ollama():
             from orchestrator.runners.remote import ollama  # noqa: PLC0415
 
-            return ollama.factory(ollama.RemoteSettings(**_common(name, runner, credential)))
+            return ollama.factory(ollama.RemoteSettings(**_common(name, runner, key)))
         case sections.Anthropic():
             from orchestrator.runners.remote import anthropic  # noqa: PLC0415
 
@@ -293,7 +303,7 @@ def _factory(
                 anthropic.AnthropicSettings(
                     version=runner.version,
                     max_tokens=runner.max_tokens,
-                    **_common(name, runner, credential),
+                    **_common(name, runner, key),
                 )
             )
         case sections.Gemini():
@@ -303,7 +313,7 @@ def _factory(
                 gemini.GeminiSettings(
                     project=runner.project,
                     region=runner.region,
-                    **_common(name, runner, credential),
+                    **_common(name, runner, key),
                 )
             )
         case _:
@@ -329,13 +339,13 @@ class _Common(TypedDict):
     verify: bool
 
 
-def _common(name: str, runner: sections.Remote, credential: Credential | None) -> _Common:
-    api_key = runner.api_key.reveal if isinstance(runner.api_key, Secret) else None
+def _common(name: str, runner: sections.Remote, key: KeyPlan | None) -> _Common:
+    credential = key.credential if key else None
     return {
         "base_url": runner.base_url,
         "model": runner.model,
-        "api_key": credential.read if credential else api_key,
-        "renew": credential.renew if credential else None,
+        "api_key": key.access.read if key else None,
+        "renew": key.access.renew if key else None,
         "bearer": credential.source.token if credential else False,
         "headers": {
             key: value.reveal() for key, value in runner.headers.items() if value.path is None
@@ -361,15 +371,38 @@ def _path(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _credential(runner: sections.Kind) -> Credential | None:
-    """Returns what holds a key that may change; None for one that can't, or none at all."""
-    match runner:
-        case sections.Remote(api_key=Secret(path=Path() as path) as secret):
-            return Credential(file_source(path), secret.reveal())
-        case sections.Remote(api_key=Fetched() as fetched):
-            return Credential(_key_source(fetched))
-        case _:
-            return None
+def _limits(section: sections.Limits, runner: sections.Kind) -> RateLimits:
+    return RateLimits(
+        requests_per_minute=section.requests_per_minute,
+        tokens_per_minute=section.tokens_per_minute,
+        input_tokens_per_minute=section.input_tokens_per_minute,
+        output_tokens_per_minute=section.output_tokens_per_minute,
+        concurrency=section.concurrency,
+        learn=section.learn and isinstance(runner, sections.Remote),
+    )
+
+
+def _keys(section: sections.Deployment) -> list[KeyPlan]:
+    runner = section.runner
+    if not isinstance(runner, sections.Remote):
+        return []
+    plans: list[KeyPlan] = []
+    for given in runner.keys:
+        key = given.api_key if isinstance(given, KeyWithLimits) else given
+        own = given.limits if isinstance(given, KeyWithLimits) else None
+        limits = _limits(own or section.limits, runner)
+        if isinstance(key, Fetched):
+            plans.append(_renewable(Credential(_key_source(key)), limits))
+        elif key.path is not None:
+            plans.append(_renewable(Credential(file_source(key.path), key.reveal()), limits))
+        else:
+            plans.append(KeyPlan(access=KeyAccess(key.reveal), limits=limits))
+    return plans
+
+
+def _renewable(credential: Credential, limits: RateLimits) -> KeyPlan:
+    access = KeyAccess(credential.read, credential.renew)
+    return KeyPlan(access=access, limits=limits, credential=credential)
 
 
 def _key_source(fetched: Fetched) -> KeySource:

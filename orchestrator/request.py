@@ -325,7 +325,11 @@ class PriorityRequest:
     @property
     def estimated_tokens(self) -> int:
         """Prompt and the longest answer, or all of them; what a permit reserves."""
+        return self.estimated_prompt_tokens + self.estimated_answer_tokens
+
+    @property
+    def estimated_answer_tokens(self) -> int:
+        """The longest answer, or a usual one if it has no limit; of several, all of them."""
         if self.work is not Work.CHAT:  # nothing is written
-            return self.estimated_prompt_tokens
-        longest = self.sampling.max_tokens or DEFAULT_ANSWER_TOKENS
-        return self.estimated_prompt_tokens + longest * self.sampling.n
+            return 0
+        return (self.sampling.max_tokens or DEFAULT_ANSWER_TOKENS) * self.sampling.n

@@ -31,11 +31,14 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Failed, Finished, FinishReason, TokenChunk, Usage
 from orchestrator.policies.breaker import Breaker
-from orchestrator.policies.rate_limit import Permit, RateLimiter, RateLimits
+from orchestrator.policies.limits.key import Permit
+from orchestrator.policies.limits.limiter import RateLimiter
+from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.retry import RetryBudget, RetryPolicy, RetrySettings
 from orchestrator.request import AttemptRecord, PriorityRequest
 from orchestrator.runners.base import Abilities
 from orchestrator.runners.lease import Lease, Step, StepLimits
+from orchestrator.standing import Meter
 from tests.fakes.scripted import DONE, Line, ScriptedRunner, Stage
 from tests.fakes.systems import make_request
 
@@ -74,7 +77,9 @@ class Try:
 
     def reserve(self) -> Permit:
         permit = self.limiter.reserve(
-            self.request.estimated_tokens, asyncio.get_running_loop().time()
+            self.request.estimated_prompt_tokens,
+            self.request.estimated_answer_tokens,
+            asyncio.get_running_loop().time(),
         )
         assert permit is not None
         return permit
@@ -99,8 +104,7 @@ class Try:
         return (self.limiter.outstanding, self.breaker._probing, self.stage.running) == (0, 0, 0)
 
     def level(self) -> float:
-        assert self.limiter._tokens is not None
-        return self.limiter._tokens._level
+        return dict(self.limiter.keys[0]._windows)[Meter.TOKENS].used
 
 
 async def test_a_whole_answer_settles_its_permit_by_real_usage() -> None:
@@ -383,8 +387,13 @@ async def test_nothing_is_read_beyond_the_finish_and_the_generator_is_closed() -
 
 
 def decide(request: PriorityRequest, error: OrchestratorError, *, attempts: int = 1) -> Outcome:
-    retry = RetryPolicy(RetrySettings(initial_backoff=0.001), RetryBudget())
-    return after_failure(request, error, attempts=attempts, retry=retry, now=0.0)
+    gates = Gates(
+        limiter=RateLimiter(RateLimits()),
+        breaker=Breaker("m"),
+        retry=RetryPolicy(RetrySettings(initial_backoff=0.001), RetryBudget()),
+        limits=StepLimits(),
+    )
+    return after_failure(request, error, attempts=attempts, gates=gates, now=0.0)
 
 
 async def test_an_error_before_anything_was_read_is_tried_again_and_its_text_taken_back() -> None:

@@ -17,7 +17,7 @@ from starlette.types import Message
 from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.connection import LINE
 from orchestrator.plan import DeploymentPlan
-from orchestrator.policies.rate_limit import RateLimits
+from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.runners.remote import openai
 from orchestrator.runners.remote.connection import Connection
 from orchestrator.runners.remote.openai_request import OpenAISettings
@@ -31,7 +31,7 @@ MARGIN = 1.05
 REQUESTS = 20
 CHUNKS = 64
 
-CALLS_PER_REQUEST = 634.0
+CALLS_PER_REQUEST = 667.0
 """Through the gateway's application, with every policy, to a provider and back, one chunk."""
 CALLS_PER_CHUNK = 19.0
 """The same way, for each further chunk of a read that holds many."""

@@ -11,6 +11,7 @@ rules are:
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,8 +52,8 @@ from orchestrator.errors import (
 from orchestrator.inflight import Inflight, Ticket
 from orchestrator.points import Passage, Point
 from orchestrator.policies.concurrency import Concurrency
+from orchestrator.policies.limits.key import Permit
 from orchestrator.policies.queue import PriorityQueue
-from orchestrator.policies.rate_limit import Permit
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +134,7 @@ class Engine(LoopActor):
             self._timer.cancel()
         for slot in self._slots.values():
             if slot.permit is not None:
-                slot.permit.settle(slot.permit.tokens)
+                slot.permit.spend()
 
     def _dispatch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -152,10 +153,11 @@ class Engine(LoopActor):
                 # taken for what the first attempt failed with
                 self._inflight.give_up(ticket, ticket.request.first_error or refusal)
                 continue
-            tokens = ticket.request.estimated_tokens
-            permit = self._gates.limiter.reserve(tokens, now)
+            request, limiter = ticket.request, self._gates.limiter
+            prompt, answer = request.estimated_prompt_tokens, request.estimated_answer_tokens
+            permit = limiter.reserve(prompt, answer, now)
             if permit is None:
-                self._wait(self._gates.limiter.ready_at(tokens, now))
+                self._wait(limiter.ready_at(prompt, answer, now))
                 return
             self._queue.pop(ticket)
             self._queue.departed(now)
@@ -170,7 +172,8 @@ class Engine(LoopActor):
         """Looks again when the first in the queue gets its permit, or one before it is due."""
         self._queue.pace.held_until = ready_at
         due = self._queue.next_time()
-        self._wake_at(ready_at if due is None else min(ready_at, due))
+        when = ready_at if due is None else min(ready_at, due)
+        self._wake_at(when if when < math.inf else None)  # else the end of an attempt wakes it
 
     def _assign(self, worker: str, ticket: Ticket, permit: Permit, now: float) -> None:
         slot = self._slots[worker]
@@ -256,7 +259,7 @@ class Engine(LoopActor):
         ticket, permit = slot.ticket, slot.permit
         if ticket is None or permit is None:
             return
-        permit.settle(permit.tokens)
+        permit.spend()
         now = asyncio.get_running_loop().time()
         error = _crash(worker, cause)
         self._settle(
@@ -265,7 +268,7 @@ class Engine(LoopActor):
                 ticket.request,
                 error,
                 attempts=ticket.attempts,
-                retry=self._gates.retry,
+                gates=self._gates,
                 now=now,
             ),
         )

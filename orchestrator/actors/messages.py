@@ -12,7 +12,7 @@ import pykka
 
 from orchestrator.attempt import Outcome
 from orchestrator.inflight import Fault, Ticket
-from orchestrator.policies.rate_limit import Permit
+from orchestrator.policies.limits.key import Permit
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.remote.credentials import Key
 

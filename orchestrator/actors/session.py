@@ -163,6 +163,8 @@ class Session(LoopActor):
                 extra={"deployment": self._deployment},
             )
         self._credential.key = key
+        if held is not None and held.secret != key.secret and self._credential.on_change:
+            self._credential.on_change()
         self._fruitless, self._failures = None, 0
         now = asyncio.get_running_loop().time()
         self._later(key.renew_at - now, Fetch())

@@ -177,7 +177,7 @@ class RemoteWorker(LoopActor):
                 assign.request,
                 result,
                 attempts=assign.attempts,
-                retry=self._settings.gates.retry,
+                gates=self._settings.gates,
                 now=now,
             )
         elif result is None:

@@ -104,7 +104,13 @@ class RetryPolicy:
         return self._settings.max_backoff
 
     def next_try(
-        self, error: OrchestratorError, *, attempts: int, now: float, deadline: float
+        self,
+        error: OrchestratorError,
+        *,
+        attempts: int,
+        now: float,
+        deadline: float,
+        other_key: bool = False,
     ) -> float | None:
         """Says when the request may be tried again.
 
@@ -113,10 +119,15 @@ class RetryPolicy:
             attempts: Attempts made at this deployment.
             now: Loop time, seconds.
             deadline: The request's deadline, loop time, seconds.
+            other_key: The provider blamed the key, and there is another that doesn't rest: it is
+                tried at once, however long the one that was refused has to. Of tries there are no
+                more than keys, for a refused one rests.
 
         Returns:
             Loop time, seconds, before which it must not start; None if there is no retry.
         """
+        if other_key:
+            return now if self.budget.spend(now) else None
         if not error.retryable:
             return None
         state = tenacity.RetryCallState(self._machinery, fn=None, args=(), kwargs={})

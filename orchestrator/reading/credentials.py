@@ -12,7 +12,7 @@ from pydantic import Field, Tag, ValidationInfo, field_validator, model_validato
 
 from orchestrator.reading.quantities import text, wrong
 from orchestrator.reading.references import Secret, existing_file, placed
-from orchestrator.reading.sections import Duration, NonEmpty, Section
+from orchestrator.reading.sections import Duration, Limits, NonEmpty, Section
 from orchestrator.reading.text import section_of
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
@@ -99,3 +99,25 @@ ApiKey = Annotated[
     Annotated[Secret, Tag("(secret)")] | Annotated[Fetched, Tag("(fetched)")], ChosenBy(_form)
 ]
 """A text, where it stands, or how it is fetched; pydantic's names of the forms are in brackets."""
+
+
+class KeyWithLimits(Section):
+    """One of several keys, with limits of its own."""
+
+    api_key: ApiKey
+    """As the runner's api_key."""
+    limits: Limits | None = None
+    """In place of the deployment's; null takes those."""
+
+
+def _form_of_several(value: object) -> str:
+    return "(limited)" if set(section_of(value)) & set(KeyWithLimits.model_fields) else _form(value)
+
+
+OneOfSeveral = Annotated[
+    Annotated[KeyWithLimits, Tag("(limited)")]
+    | Annotated[Secret, Tag("(secret)")]
+    | Annotated[Fetched, Tag("(fetched)")],
+    ChosenBy(_form_of_several),
+]
+"""A key as above, or one with limits of its own."""

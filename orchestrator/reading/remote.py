@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from orchestrator.reading.credentials import ApiKey
+from orchestrator.reading.credentials import ApiKey, Fetched, KeyWithLimits, OneOfSeveral
 from orchestrator.reading.presets import PRESETS
 from orchestrator.reading.quantities import text, whole, wrong
 from orchestrator.reading.references import Secret, Surroundings, base_url, existing_file
@@ -45,6 +45,12 @@ class Remote(Section):
     api_key: ApiKey | None = None
     """{env: NAME}, {file: PATH}, {command: [...]}, {oauth2: ...} or {google: ...}; without base_url
     also the kind's own variable (OPENAI_API_KEY)."""
+    api_keys: (
+        Annotated[tuple[OneOfSeveral, ...], Field(strict=False, min_length=1, max_length=100)]
+        | None
+    ) = None
+    """Several keys in place of api_key, each in any of its forms or as {api_key: ..., limits: ...};
+    requests go out with them in turn, and a key that is refused or paused is passed over."""
     headers: Annotated[
         Mapping[HeaderName, Secret],
         AfterValidator(_not_own),
@@ -69,6 +75,13 @@ class Remote(Section):
     verify: bool = True
     """Whether the provider must prove who it is; false only for tests."""
 
+    @property
+    def keys(self) -> tuple[KeyWithLimits | Secret | Fetched, ...]:
+        """All keys: the only one, several, or none."""
+        if self.api_keys is not None:
+            return self.api_keys
+        return () if self.api_key is None else (self.api_key,)
+
     @model_validator(mode="before")
     @classmethod
     def _place(cls, value: object, info: ValidationInfo) -> object:
@@ -81,7 +94,8 @@ class Remote(Section):
             raise wrong(f"base_url is missing: kind {kind} has no address of its own")
         filled = {**given, "base_url": preset.base_url}
         around: object = info.context
-        if isinstance(around, Surroundings) and around.environ.get(preset.key_variable or ""):
+        known = isinstance(around, Surroundings) and around.environ.get(preset.key_variable or "")
+        if known and "api_keys" not in given:
             filled.setdefault("api_key", {"env": preset.key_variable})
         return filled
 
@@ -95,7 +109,16 @@ class Remote(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.api_key and any(name.lower() == "authorization" for name in self.headers):
+        if self.api_key and self.api_keys:
+            raise wrong("api_key and api_keys exclude each other")
+        plain = [one.api_key if isinstance(one, KeyWithLimits) else one for one in self.keys]
+        secrets = [one for one in plain if isinstance(one, Secret)]
+        if len(set(secrets)) < len(secrets):
+            raise wrong("two of the api_keys are the same, which has one limit and not two")
+        tokens = {isinstance(one, Fetched) and one.command is None for one in plain}
+        if len(tokens) > 1:
+            raise wrong("api_keys are all tokens (oauth2, google), or none of them is")
+        if self.keys and any(name.lower() == "authorization" for name in self.headers):
             raise wrong("api_key and the header authorization exclude each other")
         if self.ca_file and not self.verify:
             raise wrong("ca_file is of no use with verify: false")

@@ -136,12 +136,21 @@ class Concurrency(Section):
 
 
 class Limits(Section):
-    """What may be sent to the model; null is no limit."""
+    """What may be sent to the model with one key; null is no limit."""
 
     requests_per_minute: Count | None = None
-    """Attempts that may start in a minute."""
+    """Attempts that may start in any minute."""
     tokens_per_minute: Count | None = None
-    """Tokens, prompts and answers together, in a minute."""
+    """Tokens, prompts and answers together, in any minute."""
+    input_tokens_per_minute: Count | None = None
+    """Tokens of prompts in any minute, where the provider counts them apart."""
+    output_tokens_per_minute: Count | None = None
+    """Tokens of answers in any minute, where the provider counts them apart."""
+    concurrency: Annotated[int, whole(1, 4096)] | None = None
+    """Attempts that may run at the same time."""
+    learn: bool = True
+    """Whether a provider's own word counts too: what its headers say is left, and its 429, which
+    slows the key down."""
 
 
 class Retry(Section):

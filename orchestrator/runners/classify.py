@@ -251,11 +251,12 @@ def shorten(text: str, secret: str | None = None) -> str:
     return text if len(text) <= MAX_UPSTREAM_TEXT else text[: MAX_UPSTREAM_TEXT - 3] + "..."
 
 
-def _utc_now() -> float:
+def utc_now() -> float:
+    """Seconds since 1970, for what a provider says in points of time."""
     return datetime.now(UTC).timestamp()  # noqa: TID251 - a date in a header is on the wall clock
 
 
-def retry_after(headers: Mapping[str, str], now: Callable[[], float] = _utc_now) -> float | None:
+def retry_after(headers: Mapping[str, str], now: Callable[[], float] = utc_now) -> float | None:
     """Returns the seconds a provider asks to wait (RFC 9110, 10.2.3, and the millisecond kinds).
 
     None if it asks nothing or nothing sensible: negative, beyond 1e9, no number, no date. A date in

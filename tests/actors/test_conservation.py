@@ -16,7 +16,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Failed
 from orchestrator.plan import BreakerSettings
-from orchestrator.policies.rate_limit import RateLimits
+from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import Priority, PriorityRequest
 from orchestrator.runners.lease import StepLimits

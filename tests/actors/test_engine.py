@@ -18,7 +18,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Failed, Finished, FinishReason, Usage
 from orchestrator.inflight import Fault
-from orchestrator.policies.rate_limit import RateLimits
+from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import Priority, PriorityRequest
 from orchestrator.wiring import System

@@ -201,7 +201,7 @@ async def test_a_session_that_dies_is_started_anew_with_the_key_it_had():
         serving(provider, oauth2(endpoint)) as (sdk, running),
     ):
         await sdk.submit("hi", "d")
-        session = running._session
+        (session,) = running._sessions.values()
         assert session is not None
 
         kill(session)

@@ -13,7 +13,7 @@ from orchestrator.channel import Channel
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import Ending, Failed, Finished
 from orchestrator.plan import BreakerSettings, DeploymentPlan, QueueSettings, RoutePlan
-from orchestrator.policies.rate_limit import RateLimits
+from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import Message, Priority, PriorityRequest, SamplingParams
 from orchestrator.runners.lease import StepLimits

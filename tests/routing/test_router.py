@@ -23,7 +23,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Failed
 from orchestrator.plan import BreakerSettings
-from orchestrator.policies.rate_limit import RateLimits
+from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import AttemptRecord, PriorityRequest
 from orchestrator.routing.journey import Journey

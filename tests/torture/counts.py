@@ -11,7 +11,7 @@ from rich.table import Table
 from orchestrator import metrics
 from orchestrator.channel import Channel
 from orchestrator.inflight import Ticket
-from orchestrator.policies.rate_limit import Permit
+from orchestrator.policies.limits.key import Permit
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.lease import Lease
 from orchestrator.runners.torch.streams import HostStream

@@ -253,8 +253,7 @@ class SimRunner:
         await self._wait(self._shape.token_seconds)
         match dice.trouble:
             case Trouble.RATE_LIMITED:
-                if dice.seconds:
-                    self._provider.concerns_all(PAUSED)
+                self._provider.concerns_all(PAUSED)
                 raise UpstreamRateLimitedError(text, retry_after=dice.seconds or None)
             case Trouble.SERVER_ERROR:
                 raise UpstreamServerError(text)

@@ -30,7 +30,9 @@ from orchestrator.chaos.simulation.recorder import Recorder
 from orchestrator.deployment import RunningDeployment
 from orchestrator.events import Finished
 from orchestrator.plan import BreakerSettings, DeploymentPlan, QueueSettings
-from orchestrator.policies.rate_limit import BURST_SHARE, MINUTE, RateLimits
+from orchestrator.policies.limits.pace import BURST_SHARE
+from orchestrator.policies.limits.settings import RateLimits
+from orchestrator.policies.limits.window import SPAN_SECONDS
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.lease import StepLimits
@@ -174,7 +176,7 @@ class _Trial:
             limits: dict[str, float] = {}
             if shape.requests_per_minute is not None:
                 limits["permits_burst"] = max(1.0, shape.requests_per_minute * BURST_SHARE)
-                limits["permits_per_second"] = shape.requests_per_minute / MINUTE
+                limits["permits_per_second"] = shape.requests_per_minute / SPAN_SECONDS
             if shape.aging is not None:
                 limits["aging"] = shape.aging
             self._journal.record(
@@ -259,8 +261,9 @@ class _Trial:
             await asyncio.sleep(REST_STEP)
 
     def _is_at_rest(self, name: str) -> bool:
-        inflight = self._system.deployments[name].inflight
-        return inflight.live_slots == self._expected_slots(name)
+        deployment = self._system.deployments[name]
+        live, paused = deployment.inflight.live_slots, deployment.gates.limiter.paused_until
+        return live == self._expected_slots(name) and paused <= self._loop.time()
 
     def _expected_slots(self, name: str) -> int:
         if self._plan.mode == "liveness":
@@ -292,7 +295,7 @@ class _Trial:
         provider.gather = slots
         # one after the other, so that they need no more room than the smallest queue has
         rate = provider.shape.requests_per_minute
-        step = PROBE_STEP if rate is None else max(PROBE_STEP, MINUTE / rate)
+        step = PROBE_STEP if rate is None else max(PROBE_STEP, SPAN_SECONDS / rate)
         now = self._loop.time()
         probers = [
             self._prober(name, f"probe-{name}-{n}", tokens=2, at=now + n * step)
@@ -303,8 +306,8 @@ class _Trial:
 
     async def _go_on_as_before(self) -> None:
         """Every request over every route succeeds, once nothing is broken any more."""
-        rates = [shape.requests_per_minute or MINUTE for shape in self._plan.shapes]
-        step, now = MINUTE / min(MINUTE, *rates), self._loop.time()
+        rates = [shape.requests_per_minute or SPAN_SECONDS for shape in self._plan.shapes]
+        step, now = SPAN_SECONDS / min(SPAN_SECONDS, *rates), self._loop.time()
         probers = [
             self._prober(route, f"after-{route}-{number}", tokens=3, at=now + place * step)
             for place, (number, route) in enumerate(

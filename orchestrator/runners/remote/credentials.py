@@ -82,7 +82,7 @@ class Credential:
         secret: The key that is known already; empty if the first one has yet to be fetched.
     """
 
-    __slots__ = ("key", "renewer", "source")
+    __slots__ = ("key", "on_change", "renewer", "source")
 
     def __init__(self, source: KeySource, secret: str = "") -> None:
         self.source = source
@@ -90,6 +90,8 @@ class Credential:
         """None until the first one was fetched."""
         self.renewer: Renewer = self._nobody
         """Set by whoever renews; until then a refusal stands."""
+        self.on_change: Callable[[], None] | None = None
+        """Called when another key took the place of one, if anybody wants to know."""
 
     def __repr__(self) -> str:
         return f"<Credential from {self.source.name}, {'held' if self.key else 'not fetched yet'}>"

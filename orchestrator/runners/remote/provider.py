@@ -31,6 +31,7 @@ from orchestrator.request import PriorityRequest, Work
 from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.classify import ANY_PROVIDER, Refusals
 from orchestrator.runners.lease import Lease, Step
+from orchestrator.runners.remote.allowances import standing_of
 from orchestrator.runners.remote.estimate import with_usage
 from orchestrator.runners.remote.large import LARGE_EVENT_BYTES, take_large
 from orchestrator.runners.remote.listing import find
@@ -288,12 +289,13 @@ class ProviderRunner:
         Raises:
             OrchestratorError: What the provider refused, or why there is no key.
         """
-        settings, renew = self._settings, self._settings.renew
-        secret = secret_of(settings)
+        settings, key = self._settings, lease.key
+        renew = settings.renew if key is None else key.renew
+        secret = secret_of(settings, key)
         if renew is not None and not secret:  # none was fetched yet
             lease.arm(Step.CONNECT)
             await renew("")
-            secret = secret_of(settings)
+            secret = secret_of(settings, key)
         response = await self._send(dialect, request, secret, lease)
         if response.is_success:
             return secret, response
@@ -305,7 +307,7 @@ class ProviderRunner:
             await renew(secret or "")
         except OrchestratorError as error:
             raise refusal from error
-        secret = secret_of(settings)
+        secret = secret_of(settings, key)
         response = await self._send(dialect, request, secret, lease)
         if not response.is_success:
             refusal = await self._refusal(response, secret)
@@ -315,13 +317,18 @@ class ProviderRunner:
     async def _send(
         self, dialect: Dialect, request: PriorityRequest, secret: str | None, lease: Lease
     ) -> httpx.Response:
-        return await send(
+        response = await send(
             self._transport,
             dialect.ask(request, secret),
             lease,
             provider=self._settings.provider,
             again=request.idempotent,
         )
+        if lease.on_standing is not None:
+            standing = standing_of(response.headers.raw)
+            if standing is not None:
+                lease.on_standing(standing)
+        return response
 
     async def _refusal(self, response: httpx.Response, secret: str | None) -> OrchestratorError:
         async with contextlib.aclosing(Body(response, self._settings.provider)) as body:

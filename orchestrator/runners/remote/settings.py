@@ -27,6 +27,7 @@ from orchestrator.errors import (
     UpstreamAuthenticationError,
     describe,
 )
+from orchestrator.runners.lease import KeyAccess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +85,20 @@ def address(base_url: str, path: str) -> httpx.URL:
     return url.copy_with(path=url.path.rstrip("/").removesuffix(path) + path)
 
 
-def secret_of(settings: RemoteSettings) -> str | None:
+def secret_of(settings: RemoteSettings, key: KeyAccess | None = None) -> str | None:
     """Returns the key to send now; None if the provider wants none.
+
+    Args:
+        settings: Of the deployment.
+        key: The one of several keys that it is the turn of.
 
     Raises:
         UpstreamAuthenticationError: No header can carry it.
     """
-    if settings.api_key is None:
+    read = settings.api_key if key is None else key.read
+    if read is None:
         return None
-    secret = settings.api_key().strip()  # a file with a key in it usually ends in a line feed
+    secret = read().strip()  # a file with a key in it usually ends in a line feed
     if not fits_header(secret):
         raise UpstreamAuthenticationError(
             f"the api_key of {settings.provider} has characters that no header can carry"

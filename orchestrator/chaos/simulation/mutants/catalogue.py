@@ -14,8 +14,8 @@ from orchestrator.chaos.simulation.mutants.planting import Mutant, Patch, grafte
 from orchestrator.deployment import RunningDeployment
 from orchestrator.inflight import Inflight
 from orchestrator.policies.breaker import Breaker
+from orchestrator.policies.limits.limiter import RateLimiter
 from orchestrator.policies.queue import PriorityQueue
-from orchestrator.policies.rate_limit import RateLimiter
 from orchestrator.policies.retry import RetryBudget
 
 HERE = "invited by this code"

@@ -12,7 +12,8 @@ from orchestrator.errors import EngineUnhealthyError, OrchestratorError
 from orchestrator.events import Failed
 from orchestrator.inflight import Ticket
 from orchestrator.points import Point
-from orchestrator.policies.rate_limit import Permit, RateLimiter, RateLimits
+from orchestrator.policies.limits.key import KeyLimiter, Permit
+from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.request import AttemptRecord, PriorityRequest
 
 BACKOFF_SECONDS = 0.5
@@ -53,7 +54,7 @@ class ForgetsThePermit(Engine):
     def _lose(self, worker: str, cause: BaseException | None) -> None:
         slot = self._slots.get(worker)
         if slot is not None and slot.ticket is not None:
-            slot.permit = Permit(RateLimiter(RateLimits()), 0)
+            slot.permit = Permit(KeyLimiter(RateLimits()), 0, 0, 0.0)
         super()._lose(worker, cause)
 
 

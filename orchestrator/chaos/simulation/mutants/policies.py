@@ -5,8 +5,9 @@ from typing_extensions import override
 from orchestrator.errors import OrchestratorError
 from orchestrator.inflight import Shed, Ticket
 from orchestrator.policies.breaker import Breaker
+from orchestrator.policies.limits.key import Permit
+from orchestrator.policies.limits.limiter import RateLimiter
 from orchestrator.policies.queue import PriorityQueue
-from orchestrator.policies.rate_limit import Permit, RateLimiter
 from orchestrator.policies.retry import RetryBudget
 from orchestrator.request import PriorityRequest
 from orchestrator.turns import TOP, Turns
@@ -16,9 +17,9 @@ class LetsAllPass(RateLimiter):
     """A permit that permits everything."""
 
     @override
-    def reserve(self, tokens: int, now: float) -> Permit | None:
-        self.outstanding += 1
-        return Permit(self, tokens)
+    def reserve(self, prompt: int, answer: int, now: float) -> Permit | None:
+        self.keys[0].outstanding += 1
+        return Permit(self.keys[0], prompt, answer, now)
 
 
 class NeverRefuses(PriorityQueue):
