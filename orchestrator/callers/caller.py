@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import CallerLimitedError, PermissionDeniedError
 from orchestrator.events import Finished
-from orchestrator.policies.rate_limit import Permit, RateLimiter, RateLimits
+from orchestrator.policies.limits.key import Permit
+from orchestrator.policies.limits.limiter import RateLimiter
+from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.request import Priority, PriorityRequest
 
 BUSY_RETRY_AFTER = 1.0
@@ -79,7 +81,10 @@ class Caller:
                 return
             ending = request.channel.ending
             usage = ending.usage if isinstance(ending, Finished) else None
-            permit.settle(permit.tokens if usage is None else usage.total_tokens)
+            if usage is None:
+                permit.spend()
+            else:
+                permit.settle(usage.prompt_tokens, usage.completion_tokens)
 
         return leave
 
@@ -96,12 +101,12 @@ def limiter_of(
 
 
 def _permit(limiter: RateLimiter, request: PriorityRequest, now: float) -> Permit:
-    tokens = request.estimated_tokens
-    limiter.check(tokens)
-    permit = limiter.reserve(tokens, now)
+    prompt, answer = request.estimated_prompt_tokens, request.estimated_answer_tokens
+    limiter.check(prompt, answer)
+    permit = limiter.reserve(prompt, answer, now)
     if permit is None:
         raise CallerLimitedError(
             "this key's requests or tokens of the minute are used up",
-            retry_after=max(0.0, limiter.ready_at(tokens, now) - now),
+            retry_after=max(0.0, limiter.ready_at(prompt, answer, now) - now),
         )
     return permit
