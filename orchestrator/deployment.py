@@ -166,7 +166,7 @@ class RunningDeployment:
         """Reads the state; costs nothing and asks no actor."""
         state = self.inflight.state
         fault = state.fault if isinstance(state, Poisoned) else None
-        pause = self._pause()
+        pause, now = self._pause(), asyncio.get_running_loop().time()
         return DeploymentHealth(
             name=self.plan.name,
             model=self.plan.factory.model,
@@ -180,7 +180,7 @@ class RunningDeployment:
             inflight=len(self.inflight),
             reason=fault.describe() if fault else self._paused_text() or self._restart_text(),
             fault_id=fault.fault_id if fault else None,
-            retry_after=self.inflight.restart_after
+            retry_after=self.inflight.back_in(now)
             if fault
             else (pause if self._refuses(pause) else None),
         )

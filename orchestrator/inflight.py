@@ -13,6 +13,7 @@ reason. State and reason are one object, so they can't disagree.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
@@ -32,6 +33,8 @@ from orchestrator.request import PriorityRequest
 logger = logging.getLogger(__name__)
 
 MAX_CAUSE_TEXT = 500
+SOONEST_BACK = 1.0
+"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +141,9 @@ class Inflight:
     """Configured slots."""
     generation: int = 1
     restart_after: float | None = None
-    """Seconds until a poisoned engine may be back; None if it stays down."""
+    """Seconds from a poison to the next start; None if it stays down."""
+    start_seconds: float = 0.0
+    """How long the last start took until the first slot served."""
     waits: bool = False
     """Whether its full queue has extra places for who finds no room anywhere else."""
     points: Points | None = None
@@ -237,7 +242,7 @@ class Inflight:
         self, request: PriorityRequest, give_up: GiveUp, now: float, *, patient: bool
     ) -> tuple[Ticket, Shed | None]:
         if not isinstance(self._state, Serving):
-            raise self.refusal()
+            raise self.refusal(now)
         self._pass(Point.SUBMIT_CHECKED, request)
         ticket = Ticket(
             request, self._sequence, give_up, queued_at=now, arrived_at=now, patient=patient
@@ -281,7 +286,7 @@ class Inflight:
         self._live_slots = 0
         taken = list(self._tickets)
         for ticket in taken:
-            self.give_up(ticket, self.refusal())
+            self.give_up(ticket, self.refusal(fault.at))
         self._changed()
         return True
 
@@ -324,13 +329,24 @@ class Inflight:
         else:
             callback()
 
-    def refusal(self) -> OrchestratorError:
-        """A fresh error that says why nothing is accepted; each waiter gets its own object."""
+    def back_in(self, now: float) -> float | None:
+        """Seconds until a poisoned engine may serve again; None if it stays down, or isn't."""
+        if not isinstance(self._state, Poisoned) or self.restart_after is None:
+            return None
+        due = self._state.fault.at + self.restart_after + self.start_seconds
+        return max(due - now, SOONEST_BACK)  # a start that takes longer may be done any moment
+
+    def refusal(self, now: float = math.inf) -> OrchestratorError:
+        """A fresh error that says why nothing is accepted; each waiter gets its own object.
+
+        Args:
+            now: Loop time, seconds, from which its `retry_after` counts.
+        """
         if isinstance(self._state, Poisoned):
             fault = self._state.fault
             error = EngineUnhealthyError(
                 f"deployment {self.deployment} is unhealthy: {fault.describe()}",
-                retry_after=self.restart_after,
+                retry_after=self.back_in(now),
             )
             error.__cause__ = fault.cause
             return error

@@ -111,10 +111,20 @@ def test_nothing_is_accepted_after_a_poison_and_the_refusal_says_why() -> None:
     registry.inflight.poison(fault())
 
     with pytest.raises(EngineUnhealthyError, match=r"m-1-1 \(step\).*CUDA error") as caught:
-        registry.accept()
+        registry.inflight.accept(make_request(), registry.given_up.append, now=1.0)
 
     assert (caught.value.status_code, caught.value.retry_after) == (503, 2.0)
     assert registry.inflight.accepted_total == 0
+
+
+def test_the_time_to_come_back_counts_down_and_has_the_last_start_in_it() -> None:
+    registry = Registry()
+    registry.inflight.restart_after, registry.inflight.start_seconds = 2.0, 30.0
+    registry.inflight.poison(fault())
+
+    assert [registry.inflight.back_in(now) for now in (1.0, 11.0, 33.0)] == [32.0, 22.0, 1.0]
+    registry.inflight.restart_after = None
+    assert registry.inflight.back_in(1.0) is None
 
 
 def test_state_and_reason_are_seen_together_by_whoever_is_told() -> None:

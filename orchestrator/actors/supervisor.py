@@ -108,6 +108,7 @@ class Supervisor(LoopActor):
         self._poisoned_generation = 0
         self._failed_generations = 0
         self._served_since: float | None = None
+        self._began = 0.0
         self._timers: set[asyncio.TimerHandle] = set()
         self._ending: list[Ref] = []
         self._meters = metrics.for_deployment(inflight.deployment)
@@ -160,6 +161,7 @@ class Supervisor(LoopActor):
         generation = self._inflight.generation
         self._faults.clear()
         self._served_since = None
+        self._began = asyncio.get_running_loop().time()
         self._engine = self._start_engine(
             lambda cause: self._hear(EngineDied(generation, cause)),
         )
@@ -191,6 +193,7 @@ class Supervisor(LoopActor):
             return
         if self._served_since is None:
             self._served_since = asyncio.get_running_loop().time()
+            self._inflight.start_seconds = self._served_since - self._began
             logger.info(
                 "deployment %s serves (generation %s)",
                 self._inflight.deployment,

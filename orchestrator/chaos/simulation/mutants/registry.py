@@ -21,34 +21,41 @@ class RegistersLater(Inflight):
     """Checks the state, then registers a little later."""
 
     @override
-    def accept(self, request: PriorityRequest, give_up: GiveUp, *, now: float) -> None:
+    def accept(
+        self, request: PriorityRequest, give_up: GiveUp, *, now: float, patient: bool = False
+    ) -> None:
         if not isinstance(self.state, Serving):
             refusal = self.refusal()
             self._pass(Point.SUBMIT_REFUSED, request, refusal)
             raise refusal
         self._pass(Point.SUBMIT_CHECKED, request)
         loop = asyncio.get_running_loop()
-        loop.call_later(RACE_SECONDS, self._accept_late, request, give_up)
+        loop.call_later(RACE_SECONDS, self._accept_late, request, give_up, patient)
 
-    def _accept_late(self, request: PriorityRequest, give_up: GiveUp) -> None:
-        ticket = Ticket(request, self._sequence, give_up)
+    def _accept_late(self, request: PriorityRequest, give_up: GiveUp, patient: bool) -> None:  # noqa: FBT001 - call_later passes no keywords
+        now = asyncio.get_running_loop().time()
+        ticket = Ticket(request, self._sequence, give_up, arrived_at=now, patient=patient)
         self._sequence += 1
         try:
-            self.enqueue(ticket)
+            shed = self.enqueue(ticket)
         except QueueFullError as full:
             give_up(full)
             return
         self._tickets[ticket] = None
+        if shed is not None:
+            self._pass(Point.REQUEST_SHED, shed.ticket.request, by=request)
         self._pass(Point.SUBMIT_REGISTERED, request)
         request.channel.watch(lambda: self._ended(ticket))
         self.on_accepted()
+        if shed is not None:
+            self.give_up(shed.ticket, shed.error)
 
 
 class LosesTheCause(Inflight):
     """Says that it is unhealthy, and not why."""
 
     @override
-    def refusal(self) -> OrchestratorError:
+    def refusal(self, now: float = 0.0) -> OrchestratorError:
         return EngineUnhealthyError("the engine is not healthy")
 
 
