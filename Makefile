@@ -21,7 +21,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := check
-.PHONY: help run test check lint types imports cover fuzz sim sim-selftest bench bench-peers format pins clean
+.PHONY: help run test check lint types imports cover fuzz schema-fuzz sim sim-selftest bench bench-peers format pins clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -67,6 +67,9 @@ fuzz: $(READY)     ## what providers send, any bytes and any cuts; make fuzz MIN
 	@for target in sse answers; do \
 		$(RUN) -m tests.fuzz.run $$target -max_total_time=$$(( $(MINUTES) * 30 )) -artifact_prefix=$$target- \
 			tests/fuzz/corpus/$$target || exit 1; done
+
+schema-fuzz: $(READY)  ## requests made from the published OpenAPI document; make schema-fuzz N=10000
+	@$(RUN) -m tests.schema.fuzz $(or $(N),10000)
 
 sim: $(READY)      ## seeds in virtual time, each twice; make sim SEEDS=0:2000 JOBS=2 MODE=liveness
 	@$(RUN) -m orchestrator.chaos.simulation --seeds '$(SEEDS)' --jobs '$(JOBS)' --mode '$(MODE)' --check-determinism

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import Finished, TokenChunk
 from orchestrator.gateway.failure import failure_event, failure_object
@@ -58,6 +60,9 @@ class Api:
     """One path that is posted to."""
 
     path: str
+    summary: str
+    """For the published document, as is the next."""
+    body: type[msgspec.Struct]
     read: Callable[[bytes, Visit], Call | Direct]
     """Raises `InvalidRequestError` for a body that can't be used."""
     failure: Callable[[OrchestratorError, str], object] = lambda error, _: failure_object(error)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -30,7 +30,7 @@ from orchestrator.gateway.anthropic.counting import COUNT_TOKENS
 from orchestrator.gateway.anthropic.messages import MESSAGES
 from orchestrator.gateway.chat import CHAT
 from orchestrator.gateway.completions import COMPLETIONS
-from orchestrator.gateway.document import NO_SUCH_MODEL, add_chat_route
+from orchestrator.gateway.document import add_posts, failures
 from orchestrator.gateway.exchange import KEEP_ALIVE, LINGER, Exchange
 from orchestrator.gateway.failure import (
     ErrorObject,
@@ -130,13 +130,15 @@ class Gateway(FastAPI):
         for path, exchange in self._exchanges.items():
             # never reached by POST; makes any other method on that path a 405
             self.router.routes.append(Route(path, exchange, methods=["POST"]))
-        self.get("/v1/models")(self._list_models)
-        self.get("/v1/models/{model:path}", responses=NO_SUCH_MODEL)(self._show_model)
+        self.get("/v1/models", responses=failures(401))(self._list_models)
+        self.get("/v1/models/{model:path}", responses=failures(401, 403, 404))(self._show_model)
         self.get("/livez", responses={503: {"model": Liveness}})(self._livez)
-        self.get("/readyz", responses={503: {"model": Readiness}} | NO_SUCH_MODEL)(self._readyz)
+        self.get("/readyz", responses={503: {"model": Readiness}} | failures(404))(self._readyz)
         self.head("/livez", include_in_schema=False)(self._livez)
         self.head("/readyz", include_in_schema=False)(self._readyz)
-        self.get(METRICS_PATH)(self._metrics)
+        self.get(METRICS_PATH, responses=failures(401, 403), response_class=PlainTextResponse)(
+            self._metrics
+        )
         if door is not None and door.has_administrators:
             Admin(system, door, ledger).add_to(self)
 
@@ -152,7 +154,7 @@ class Gateway(FastAPI):
     @override
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            add_chat_route(super().openapi(), list(self._system.router.routes))
+            add_posts(super().openapi(), APIS, list(self._system.router.routes))
         return super().openapi()
 
     def drain(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from orchestrator.events import Finished, TokenChunk
 from orchestrator.gateway.answer import whole_answer
 from orchestrator.gateway.api import Api, Call, StreamWriter
-from orchestrator.gateway.chat_request import read_call
+from orchestrator.gateway.chat_request import ChatCompletionRequest, read_call
 from orchestrator.gateway.chunks import ChunkWriter
 from orchestrator.gateway.members import TIMEOUT_HEADER
 from orchestrator.gateway.visit import Visit
@@ -45,4 +45,4 @@ def now() -> int:
     return int(time.time())  # noqa: TID251 - OpenAI's `created` is wall time; nothing is measured by it
 
 
-CHAT = Api(path=CHAT_PATH, read=read)
+CHAT = Api(path=CHAT_PATH, summary="Answer a conversation", body=ChatCompletionRequest, read=read)

@@ -5,13 +5,14 @@ runner that doesn't refuses it by name.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
 from orchestrator.channel import Channel
 from orchestrator.errors import InvalidRequestError
-from orchestrator.gateway.members import Anything, check_bounds, members, shorter
-from orchestrator.request import Priority, PriorityRequest, SamplingParams, message_from
+from orchestrator.gateway.members import Anything, check_bounds, members, shorter, turns
+from orchestrator.request import ROLES, Priority, PriorityRequest, SamplingParams, message_from
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -26,7 +27,7 @@ class ChatCompletionRequest(msgspec.Struct, kw_only=True):
     """The fields that mean something here; all others are passed on."""
 
     model: str
-    messages: list[dict[str, Anything]]
+    messages: Annotated[list[dict[str, Anything]], msgspec.Meta(extra_json_schema=turns(*ROLES))]
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None

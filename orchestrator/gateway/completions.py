@@ -231,4 +231,6 @@ class TextWriter:
         return self._before + _encode(choice) + self._tail
 
 
-COMPLETIONS = Api(path="/v1/completions", read=read)
+COMPLETIONS = Api(
+    path="/v1/completions", summary="Go on from a prompt", body=CompletionRequest, read=read
+)

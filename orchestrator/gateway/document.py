@@ -1,16 +1,18 @@
-"""The part of the OpenAPI document that FastAPI can't see: the chat route is raw ASGI."""
+"""The part of the OpenAPI document that FastAPI can't see: what is posted to is raw ASGI."""
 
 from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
 
-from orchestrator.gateway.chat import CHAT_PATH
-from orchestrator.gateway.chat_request import ChatCompletionRequest
+from orchestrator.gateway.api import Api
 
 FAILURES = {
     400: "The request is malformed, or the model can't serve it; `param` names the field.",
+    401: "The key is missing, unknown or expired.",
+    403: "The key may not do this.",
     404: "No model of that name.",
+    408: "The request came too slowly.",
     413: "The body is too large, or the request exceeds a limit that no waiting cures.",
     422: "A parameter of the path or query is malformed.",
     429: "The queue is full, or the provider limits the rate; Retry-After says for how long.",
@@ -20,62 +22,71 @@ FAILURES = {
     504: "A deadline or a step's time passed.",
 }
 
+_ERROR = {
+    "type": "object",
+    "required": ["message", "type", "param", "code"],
+    "properties": {
+        "message": {"type": "string"},
+        "type": {"type": "string"},
+        "param": {"type": ["string", "null"]},
+        "code": {"type": "string"},
+    },
+}
 _ERROR_SCHEMA: dict[str, object] = {
     "type": "object",
     "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": "string"},
-            },
-        }
-    },
+    "properties": {"error": _ERROR},
 }
+_REFERENCE = "#/components/schemas/{name}"
 
 
-def add_chat_route(document: dict[str, object], routes: Sequence[str]) -> None:
-    """Writes the chat route and the shape of errors into an OpenAPI document."""
-    _, schemas = msgspec.json.schema_components(
-        (ChatCompletionRequest,), ref_template="#/components/schemas/{name}"
-    )
-    body = cast("dict[str, dict[str, object]]", schemas["ChatCompletionRequest"])
-    # a name that is free text keeps schema fuzzers at 404 for ever
-    body["properties"]["model"] = {"type": "string", "enum": list(routes)}
+def add_posts(document: dict[str, object], apis: Sequence[Api], routes: Sequence[str]) -> None:
+    """Writes all that is posted to, and the shape of errors, into an OpenAPI document.
+
+    Args:
+        document: What FastAPI made of its own endpoints.
+        apis: What is posted to.
+        routes: The names of the models.
+    """
+    bodies = {api.body.__name__: api.body for api in apis}
+    _, schemas = msgspec.json.schema_components(list(bodies.values()), ref_template=_REFERENCE)
+    for name in bodies:
+        body = cast("dict[str, dict[str, object]]", schemas[name])
+        # a name that is free text keeps schema fuzzers at 404 for ever
+        body["properties"]["model"] = {"type": "string", "enum": list(routes)}
     components = cast("dict[str, object]", document.setdefault("components", {}))
     known = cast("dict[str, object]", components.setdefault("schemas", {}))
     known.update(schemas)
     known["Error"] = known["HTTPValidationError"] = _ERROR_SCHEMA
     paths = cast("dict[str, object]", document.setdefault("paths", {}))
-    paths[CHAT_PATH] = {"post": _operation()}
+    for api in apis:
+        paths[api.path] = {"post": _operation(api)}
 
 
 def _failure(description: str) -> dict[str, object]:
-    schema = {"$ref": "#/components/schemas/Error"}
+    schema = {"$ref": _REFERENCE.format(name="Error")}
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
-NO_SUCH_MODEL: dict[int | str, dict[str, Any]] = {404: _failure(FAILURES[404])}
-"""For FastAPI's own routes."""
+def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Error answers for FastAPI's own routes."""
+    return {status: _failure(FAILURES[status]) for status in statuses}
 
 
-def _operation() -> dict[str, object]:
-    succeeded = {
-        "description": "The answer; server-sent events if `stream` is true.",
-        "content": {
-            "application/json": {"schema": {"type": "object"}},
-            "text/event-stream": {"schema": {"type": "string"}},
-        },
+def _operation(api: Api) -> dict[str, object]:
+    content: dict[str, object] = {"application/json": {"schema": {"type": "object"}}}
+    if "stream" in api.body.__struct_fields__:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    answers: dict[str, object] = {
+        "200": {
+            "description": "The answer; server-sent events if `stream` is true.",
+            "content": content,
+        }
     }
-    failed = {str(status): _failure(description) for status, description in FAILURES.items()}
-    schema = {"$ref": "#/components/schemas/ChatCompletionRequest"}
+    schema = {"$ref": _REFERENCE.format(name=api.body.__name__)}
     return {
-        "summary": "Answer a conversation",
-        "operationId": "create_chat_completion",
+        "summary": api.summary,
+        "operationId": api.path.strip("/").replace("/", "_"),
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
-        "responses": {"200": succeeded, **failed},
+        "responses": answers | {str(status): _failure(text) for status, text in FAILURES.items()},
     }

@@ -53,6 +53,30 @@ MEDIA = frozenset(
 )
 """Types of content parts that are no text, in any API's words."""
 
+_PARTS = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "required": ["type", "text"],
+        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    },
+}
+
+
+def turns(*roles: str) -> dict[str, object]:
+    """What the published document says of messages: the shape that every model takes."""
+    content = {"anyOf": [{"type": "string"}, _PARTS]}
+    return {
+        "minItems": 1,
+        "items": {
+            "type": "object",
+            "required": ["role", "content"],
+            "properties": {"role": {"enum": roles}, "content": content},
+        },
+    }
+
+
 _bodies = msgspec.json.Decoder(dict[str, object])
 _HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
 # a text without its end reaches to the body's, or each quote in it would be tried anew

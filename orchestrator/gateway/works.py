@@ -7,7 +7,7 @@ on.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 import msgspec
 
@@ -57,7 +57,10 @@ class RerankRequest(_Common, kw_only=True):
     """Documents to bring into the order of their use for a query."""
 
     query: str
-    documents: list[Anything]
+    documents: Annotated[
+        list[Anything],
+        msgspec.Meta(extra_json_schema={"items": {"type": "string"}, "minItems": 1}),
+    ]
     top_n: int | None = None
     return_documents: bool | None = None
 
@@ -211,8 +214,17 @@ def _whole(request: PriorityRequest, chunks: Sequence[TokenChunk], finished: Fin
     return msgspec.json.encode(told)
 
 
-EMBEDDINGS = Api(path="/v1/embeddings", read=read_embeddings)
-RERANKS = tuple(
-    Api(path=path, read=read_rerank) for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+EMBEDDINGS = Api(
+    path="/v1/embeddings",
+    summary="Make vectors of texts",
+    body=EmbeddingsRequest,
+    read=read_embeddings,
 )
-CLASSIFIES = tuple(Api(path=path, read=read_classify) for path in ("/classify", "/v1/classify"))
+RERANKS = tuple(
+    Api(path=path, summary="Order documents by a query", body=RerankRequest, read=read_rerank)
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+)
+CLASSIFIES = tuple(
+    Api(path=path, summary="Put texts into classes", body=ClassifyRequest, read=read_classify)
+    for path in ("/classify", "/v1/classify")
+)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import WorkerHungError
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
-from orchestrator.request import PriorityRequest
+from orchestrator.request import PriorityRequest, Work
 from orchestrator.resume import Resume
-from orchestrator.runners.base import Abilities, SlotFactory, accept_anything
+from orchestrator.runners.base import CHAT_ALONE, Abilities, SlotFactory, accept_anything
 from orchestrator.runners.lease import Lease, Step
 
 Line = str | TokenChunk | BaseException | asyncio.Event | float | Finished
@@ -36,6 +36,7 @@ class Stage:
     """Closes wait for it."""
     dead_on_arrival: int = 0
     """So many runners die at the moment in which they are ready."""
+    works: frozenset[Work] = CHAT_ALONE
     inspect: Callable[[PriorityRequest], Awaitable[None] | None] = accept_anything
     on_running: Callable[[int], None] = lambda _: None
     """Told how many attempts run, whenever that changes."""
@@ -55,6 +56,7 @@ class Stage:
         return SlotFactory(
             create=lambda: ScriptedRunner(self),
             model="scripted",
+            works=self.works,
             inspect=self.inspect,
             resumes=self.resumes,
         )

@@ -7,7 +7,7 @@ from the bytes and the answer says so: `estimated: true`.
 import msgspec
 
 from orchestrator.gateway.anthropic.failure import failure, failure_event
-from orchestrator.gateway.anthropic.request import read_prompt
+from orchestrator.gateway.anthropic.request import CountTokensRequest, read_prompt
 from orchestrator.gateway.api import Api, Direct
 from orchestrator.gateway.visit import Visit
 from orchestrator.request import BYTES_PER_TOKEN, PriorityRequest
@@ -39,5 +39,10 @@ def _estimate(request: PriorityRequest) -> int:
 
 
 COUNT_TOKENS = Api(
-    path="/v1/messages/count_tokens", read=read, failure=failure, failure_event=failure_event
+    path="/v1/messages/count_tokens",
+    summary="Count the tokens of a prompt",
+    body=CountTokensRequest,
+    read=read,
+    failure=failure,
+    failure_event=failure_event,
 )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from orchestrator.events import Finished, TokenChunk
 from orchestrator.gateway.anthropic.answer import whole_message
 from orchestrator.gateway.anthropic.failure import failure, failure_event
-from orchestrator.gateway.anthropic.request import read_messages
+from orchestrator.gateway.anthropic.request import MessagesRequest, read_messages
 from orchestrator.gateway.anthropic.stream import MessageWriter
 from orchestrator.gateway.api import Api, Call, StreamWriter
 from orchestrator.gateway.members import TIMEOUT_HEADER
@@ -32,4 +32,11 @@ def read(body: bytes, visit: Visit) -> Call:
     return Call(request=request, stream=stream if streamed else None, whole=whole)
 
 
-MESSAGES = Api(path=MESSAGES_PATH, read=read, failure=failure, failure_event=failure_event)
+MESSAGES = Api(
+    path=MESSAGES_PATH,
+    summary="Answer a conversation, with Anthropic's messages",
+    body=MessagesRequest,
+    read=read,
+    failure=failure,
+    failure_event=failure_event,
+)

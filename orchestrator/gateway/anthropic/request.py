@@ -11,14 +11,14 @@
 """
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Annotated, cast
 
 import msgspec
 
 from orchestrator.channel import Channel
 from orchestrator.errors import InvalidRequestError
 from orchestrator.gateway.anthropic.conversation import conversation
-from orchestrator.gateway.members import Anything, check_bounds, members, shorter
+from orchestrator.gateway.members import Anything, check_bounds, members, shorter, turns
 from orchestrator.request import Priority, PriorityRequest, SamplingParams
 
 Object = dict[str, Anything]
@@ -28,7 +28,7 @@ class CountTokensRequest(msgspec.Struct, kw_only=True):
     """The fields of a prompt that mean something here; all others are passed on."""
 
     model: str
-    messages: list[Object]
+    messages: Annotated[list[Object], msgspec.Meta(extra_json_schema=turns("user", "assistant"))]
     system: str | list[Object] | None = None
     tools: list[Object] | None = None
     tool_choice: Object | None = None

@@ -9,7 +9,7 @@ from orchestrator.gateway.api import Api, Call, StreamWriter
 from orchestrator.gateway.chat import now
 from orchestrator.gateway.members import TIMEOUT_HEADER
 from orchestrator.gateway.responses.answer import Envelope
-from orchestrator.gateway.responses.request import read_responses
+from orchestrator.gateway.responses.request import ResponsesRequest, read_responses
 from orchestrator.gateway.responses.stream import ResponseWriter
 from orchestrator.gateway.visit import Visit
 
@@ -40,4 +40,9 @@ def read(body: bytes, visit: Visit) -> Call:
     return Call(request=request, stream=stream if given.stream else None, whole=whole)
 
 
-RESPONSES = Api(path=RESPONSES_PATH, read=read)
+RESPONSES = Api(
+    path=RESPONSES_PATH,
+    summary="Answer a conversation, with OpenAI's responses",
+    body=ResponsesRequest,
+    read=read,
+)

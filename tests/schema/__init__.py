@@ -1,0 +1,1 @@
+"""The published OpenAPI document against the gateway that publishes it."""
