@@ -237,7 +237,7 @@ def _suspend(request: PriorityRequest, error: OrchestratorError) -> bool:
 
 def _moves_on(request: PriorityRequest, error: OrchestratorError) -> bool:
     """Whether there is no further try here, because others wait for theirs or none is left."""
-    if request.attempt_limit is not None and len(request.attempts) >= request.attempt_limit:
+    if request.attempt_limit is not None and request.tries >= request.attempt_limit:
         return True
     # a silence has cost a good part of the deadline; the same deployment would cost as much again
     return request.others_ahead and error.is_silence and request.resume is None

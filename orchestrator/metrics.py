@@ -144,6 +144,18 @@ KEY_REFUSALS = Counter(
     ["deployment", "key", "code"],
     registry=REGISTRY,
 )
+HEDGES = Counter(
+    "orchestrator_hedges",
+    "Second attempts beside one that had not failed, by route and outcome (`started`, `won`).",
+    ["route", "outcome"],
+    registry=REGISTRY,
+)
+SEAMS = Counter(
+    "orchestrator_seams",
+    "Attempts that go on with an answer after a break, by way (`exact`, `prefill`).",
+    ["deployment", "way"],
+    registry=REGISTRY,
+)
 READY = Gauge(
     "orchestrator_ready",
     "1 while the deployment would serve a request, else 0.",
@@ -299,6 +311,10 @@ class RouteMeters:
         """A request failed; `code` is the error's, a closed set."""
         REQUESTS.labels(self._route, code).inc()
         self._seconds.observe(seconds)
+
+    def hedge(self, outcome: str) -> None:
+        """A hedge was `started`, or has `won`."""
+        HEDGES.labels(self._route, outcome).inc()
 
     def first_token(self, seconds: float) -> None:
         """The first token came that many seconds after acceptance."""

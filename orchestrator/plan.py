@@ -25,7 +25,9 @@ from orchestrator.policies.queue import OnFull
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.reading.credentials import Fetched, Google, KeyWithLimits, OAuth2
 from orchestrator.reading.presets import PRESETS
+from orchestrator.reading.routes import Hedge
 from orchestrator.request import Work
+from orchestrator.routing.hedging import HedgeSettings
 from orchestrator.routing.route import RoutePolicy
 from orchestrator.routing.rules import Action, FailureKind, Rules
 from orchestrator.runners.base import SlotFactory
@@ -134,6 +136,7 @@ def _route(section: sections.Route) -> RoutePlan:
             weights=section.weights,
             max_attempts=section.max_attempts,
             midstream=section.midstream,
+            hedge=_hedge(section.hedge) if section.hedge else None,
             rules=Rules(cast("dict[FailureKind, Action]", actions)),
         ),
     )
@@ -187,6 +190,13 @@ def _budget(section: sections.Budget) -> Budget:
         tokens=section.tokens,
         on_exceeded=section.on_exceeded,
     )
+
+
+def _hedge(section: Hedge) -> HedgeSettings:
+    after = section.after
+    if isinstance(after, str):
+        return HedgeSettings(percentile=int(after.removeprefix("p")) / 100, share=section.budget)
+    return HedgeSettings(seconds=after, share=section.budget)
 
 
 def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> DeploymentPlan:

@@ -239,6 +239,8 @@ class AttemptRecord:
     """Seconds between acceptance (or the attempt before) and this start."""
     permit_for: float = 0.0
     """Seconds of these that it was the next one and only a permit was missing."""
+    hedge: bool = False
+    """Whether it was made beside another one that had not failed."""
     resumed_after: int | None = None
     """Tokens of the answer that earlier attempts had sent, if it goes on from there."""
     breaker: str = ""
@@ -291,6 +293,8 @@ class PriorityRequest:
     """Whether a healthy deployment of the route has not been tried yet."""
     on_first_token: Callable[[AttemptRecord], None] | None = None
     """Told of each attempt's first token, if the route measures."""
+    hedge: bool = False
+    """Whether this is a second attempt beside one that has not failed."""
     seam: Seam = Seam.NONE
     """How the present deployment may go on with an answer that broke off after delivery."""
     resume: Resume | None = None
@@ -321,6 +325,11 @@ class PriorityRequest:
     def __repr__(self) -> str:
         # E16: no prompt in a repr, so none in a log
         return f"<PriorityRequest {self.request_id} {self.priority.name.lower()} {self.model}>"
+
+    @property
+    def tries(self) -> int:
+        """Attempts so far, hedges apart, which have a bound of their own."""
+        return sum(not record.hedge for record in self.attempts)
 
     @property
     def estimated_tokens(self) -> int:

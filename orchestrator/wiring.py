@@ -14,6 +14,7 @@ from orchestrator.errors import LoopBlockedError
 from orchestrator.plan import DeploymentPlan, RoutePlan
 from orchestrator.points import Points
 from orchestrator.routing.deployment import Deployment
+from orchestrator.routing.hedging import Hedging
 from orchestrator.routing.route import Route
 from orchestrator.routing.router import Router
 
@@ -144,11 +145,13 @@ class System:
         if policy.max_attempts is None:
             limit = first.retry.max_attempts + len(plan.deployments) - 1
             policy = replace(policy, max_attempts=limit)
+        deployments = [self._known[deployment] for deployment in plan.deployments]
         return Route(
             name,
-            [self._known[deployment] for deployment in plan.deployments],
+            deployments,
             timeout=first.timeout,
             policy=policy,
+            hedging=Hedging(policy.hedge, deployments, name) if policy.hedge else None,
         )
 
 

@@ -242,6 +242,14 @@ def test_a_fault_of_a_runner_is_told_in_the_words_of_its_kind(runner: str, told:
             'x.yaml:5: routes.chat.failover.qouta: unknown key; did you mean "quota"?',
         ),
         (
+            SMALL + "routes:\n  chat: {deployments: [local], hedge: {after: 800}}",
+            "x.yaml:5: routes.chat.hedge.after: found 800, a percentile from p10 to p99 or a",
+        ),
+        (
+            SMALL + "routes:\n  chat: {deployments: [local], hedge: {budget: 5}}",
+            "x.yaml:5: routes.chat.hedge.budget: found 5, a share from 0.1% to 50% is allowed",
+        ),
+        (
             SMALL + "routes:\n  local: {deployments: [local]}",
             "x.yaml:5: routes.local: a deployment has this name, so it is a route already",
         ),

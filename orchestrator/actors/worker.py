@@ -13,6 +13,7 @@ from typing import assert_never
 
 from typing_extensions import override
 
+from orchestrator import metrics
 from orchestrator.actors.messages import (
     Abort,
     Assign,
@@ -148,9 +149,12 @@ class RemoteWorker(LoopActor):
             epoch=assign.epoch,
             started_at=now,
             queued_for=assign.queued_for,
+            hedge=request.hedge,
             resumed_after=None if request.resume is None else request.resume.tokens,
         )
         request.attempts.append(record)
+        if request.resume is not None:
+            metrics.SEAMS.labels(record.deployment, request.seam.value).inc()
         pass_by(self._settings.gates, Point.ATTEMPT_BEGUN, request, record)
         self._epoch = assign.epoch
         work = attempt(

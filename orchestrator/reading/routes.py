@@ -1,11 +1,13 @@
 """The sections of the YAML below `routes`."""
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo
+from pydantic_core import PydanticCustomError
 
-from orchestrator.reading.quantities import Value, not_allowed, text, whole
+from orchestrator.reading.quantities import Value, not_allowed, seconds, text, whole
 from orchestrator.reading.sections import Section
 from orchestrator.reading.text import list_of
 
@@ -16,6 +18,7 @@ Name = Annotated[
         "a name of up to 128 letters, digits and . _ : / @ + - (a letter or digit first)",
     ),
 ]
+MOST_HEDGES = 0.5
 _WORDS = ("next", "never", "larger")
 
 
@@ -67,6 +70,47 @@ class Failover(Section):
     """The breaker is open, or the engine down; next by default, at once."""
 
 
+def _delay() -> Value:
+    """A percentile (`p95`), or a duration, kept as seconds."""
+    duration = seconds()
+
+    def read(value: object, info: ValidationInfo) -> str | float:
+        if isinstance(value, str) and re.fullmatch("p[1-9][0-9]", value, re.ASCII):
+            return value
+        try:
+            return cast("float", duration.read(value, info))
+        except PydanticCustomError as error:
+            allowed = "a percentile from p10 to p99 or a duration with its unit (ms, s, m, h)"
+            hint = (error.context or {}).get("hint", "")
+            raise not_allowed(allowed, str(hint)) from None
+
+    patterns = [{"type": "string", "pattern": "^p[1-9][0-9]$"}, duration.schema]
+    return Value(read, {"anyOf": patterns})
+
+
+def _percent() -> Value:
+    """A share in percent (`5%`), kept as a number from 0 to 1."""
+    pattern = r"^[0-9]{1,2}(\.[0-9])?%$"
+
+    def read(value: object, _: object) -> float:
+        if isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII):
+            share = float(value.removesuffix("%")) / 100
+            if 0 < share <= MOST_HEDGES:
+                return share
+        raise not_allowed("a share from 0.1% to 50%")
+
+    return Value(read, {"type": "string", "pattern": pattern})
+
+
+class Hedge(Section):
+    """A second deployment is asked when the first one is slow; the first token wins."""
+
+    after: Annotated[str | float, _delay()] = "p95"
+    """How long the first one may take: a percentile of this route's first tokens, or a time."""
+    budget: Annotated[float, _percent()] = 0.05
+    """Second attempts per request, on the average."""
+
+
 class Route(Section):
     """A model name that callers use."""
 
@@ -83,6 +127,8 @@ class Route(Section):
     max_attempts: Annotated[int, whole(1, 100)] | None = None
     """Attempts of one request at all deployments together; null is the first one's
     `retry.max_attempts` and one more for each further deployment."""
+    hedge: Hedge | None = None
+    """Asks a second deployment when the first one is slow; null never does."""
     midstream: Literal["resume", "continue", "error"] = "resume"
     """What follows a break after the caller has read something: resume goes on exactly where a
     runner can, continue also as a text at a deployment with prefill, error always ends it."""

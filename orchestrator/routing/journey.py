@@ -28,7 +28,9 @@ from orchestrator.request import PriorityRequest
 from orchestrator.resume import Resume, Seam
 from orchestrator.routing.deployment import Deployment
 from orchestrator.routing.explain import story
+from orchestrator.routing.hedging import Hedging
 from orchestrator.routing.midstream import may_break_off_well, seam_at, successors
+from orchestrator.routing.race import Lane, Race
 from orchestrator.routing.route import RoutePolicy
 
 
@@ -39,14 +41,21 @@ class Journey:
         request: Whose.
         policy: The route's.
         ahead: The deployments that may be able to serve it, the best one first.
+        hedging: The route's hedges; None for none.
     """
 
-    __slots__ = ("_ahead", "_errors", "_full", "_policy", "_request", "_seams")
+    __slots__ = ("_ahead", "_errors", "_full", "_hedging", "_policy", "_race", "_request", "_seams")
 
     def __init__(
-        self, request: PriorityRequest, policy: RoutePolicy, ahead: list[Deployment]
+        self,
+        request: PriorityRequest,
+        policy: RoutePolicy,
+        ahead: list[Deployment],
+        hedging: Hedging | None = None,
     ) -> None:
         self._request = request
+        self._hedging = hedging if request.idempotent and len(ahead) > 1 else None
+        self._race = self._hedge_later(self._hedging) if self._hedging is not None else None
         self._policy = policy
         self._ahead = ahead
         self._errors: list[OrchestratorError] = []
@@ -78,25 +87,77 @@ class Journey:
             self._errors.append(refusal)
         self._fail(self._most_telling())
 
+    # --- hedges ---
+
+    def _hedge_later(self, hedging: Hedging) -> Race:
+        loop = asyncio.get_running_loop()
+        begun, channel = loop.time(), self._request.channel
+        delay = hedging.delay()
+        if delay is not None:
+            channel.watch(loop.call_later(delay, self._hedge, hedging).cancel)
+
+        def won(lane: Lane) -> None:
+            hedging.observe(loop.time() - begun)
+            if lane.hedge:
+                hedging.won()
+
+        return Race(channel, won)
+
+    def _hedge(self, hedging: Hedging) -> None:
+        """Asks one more deployment, unless a token or an ending came, or it isn't allowed to."""
+        race, request = self._race, self._request
+        if race is None or race.winner is not None or len(race.lanes) != 1 or self._is_spent():
+            return
+        deployment = hedging.choose(self._ahead)
+        if deployment is None or not hedging.spend():
+            return
+        self._ahead.remove(deployment)
+        request.hedge = True
+        refusal = self._offer(deployment)
+        request.hedge = False
+        if refusal is not None:
+            request.passed_over.append((deployment.name, refusal.code))
+
+    def _leg(self) -> PriorityRequest:
+        """What is handed to a deployment: the request, or a contender with a lane of its own."""
+        if self._race is None:
+            return self._request
+        return replace(self._request, channel=self._race.enter(hedge=self._request.hedge))
+
+    def _others_run(self, leg: PriorityRequest) -> bool:
+        """Takes over what a contender has learnt; whether another one is still running."""
+        race, request = self._race, self._request
+        request.first_error = request.first_error or leg.first_error
+        request.resume = leg.resume or request.resume
+        if race is None:
+            return False
+        race.leave(leg.channel)
+        return bool(race.lanes)
+
+    # --- on the way ---
+
     def _offer(
         self, deployment: Deployment, *, patient: bool = False
     ) -> EngineError | QueueFullError | None:
         self._join(deployment)
         self._bound_attempts()
+        leg = self._leg()
         try:
             deployment.inflight.accept(
-                self._request,
-                partial(self._given_up, deployment),
+                leg,
+                partial(self._given_up, deployment, leg),
                 now=asyncio.get_running_loop().time(),
                 patient=patient,
             )
         except (EngineError, QueueFullError) as refusal:
+            if self._race is not None:
+                self._race.leave(leg.channel)
             return refusal
         return None
 
     def _is_spent(self) -> bool:
         limit = self._policy.max_attempts
-        return limit is not None and len(self._request.attempts) >= limit
+        return limit is not None and self._request.tries >= limit
 
     def _join(self, deployment: Deployment) -> None:
         """Says how the next deployment may go on with what has been sent, or will have been."""
@@ -117,10 +178,16 @@ class Journey:
         others = sum(deployment.healthy() for deployment in self._ahead) if self._ahead else 0
         request.others_ahead = others > 0
         request.attempt_limit = None if limit is None else limit - others
+        if request.hedge:
+            request.attempt_limit = 0  # it is one attempt, and none after it
 
-    def _given_up(self, deployment: Deployment, error: OrchestratorError) -> None:
+    def _given_up(
+        self, deployment: Deployment, leg: PriorityRequest, error: OrchestratorError
+    ) -> None:
         request = self._request
         self._errors.append(error)
+        if leg is not request and self._others_run(leg):
+            return
         if request.channel.committed:
             self._after_delivery(deployment, error)
             return

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.routing.deployment import Deployment
+from orchestrator.routing.hedging import HedgeSettings, Hedging
 from orchestrator.routing.rules import NO_RULES, Rules
 
 Strategy = Literal["failover", "weighted", "least_busy", "latency"]
@@ -21,6 +22,7 @@ class RoutePolicy:
     max_attempts: int | None = None
     """Attempts of one request over all deployments; None is no bound of the route's own."""
     rules: Rules = NO_RULES
+    hedge: HedgeSettings | None = None
     midstream: Midstream = "resume"
     """What follows a break after delivery: `resume` goes on exactly where a runner can, `continue`
     also as a text at a deployment that can be prefilled, `error` never."""
@@ -40,6 +42,7 @@ class Route:
     timeout: float = 600.0
     """Seconds that a request has, if it doesn't say so itself."""
     policy: RoutePolicy = field(default_factory=RoutePolicy)
+    hedging: Hedging | None = None
 
     @property
     def ready(self) -> bool:

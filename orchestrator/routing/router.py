@@ -113,7 +113,8 @@ class Router:
     def _begin(self, request: PriorityRequest, route: Route, able: list[Deployment]) -> None:
         if route.policy.measures:
             _measure(request, able)
-        Journey(request, route.policy, in_order(route.policy, able, self._chance)).go_on()
+        ahead = in_order(route.policy, able, self._chance)
+        Journey(request, route.policy, ahead, route.hedging).go_on()
 
     def _finish_inspection(
         self,
