@@ -249,7 +249,8 @@ def _bill(request: PriorityRequest, served: AttemptRecord | None, tariff: Tariff
     price = tariff.price if tariff else None
     if isinstance(ending, Finished):
         usage = ending.usage
-        return _Bill(served, usage, None if usage is None or not price else price.cost(usage))
+        cost = None if usage is None or price is None else price.cost(usage)
+        return _Bill(served, usage, cost, estimated=usage is not None and usage.estimated)
     if (
         isinstance(ending, Failed)
         and ending.error.status_code == CALLERS_DOING

@@ -30,6 +30,7 @@ from orchestrator.reading.remote import (
     OpenAIResponses,
     Remote,
 )
+from orchestrator.reading.repeats import Cache, Idempotency
 from orchestrator.reading.routes import Name, Route
 from orchestrator.reading.schema import editor_schema
 from orchestrator.reading.sections import (
@@ -131,6 +132,9 @@ class Config(Section):
     chaos: Chaos = Chaos()
 
     callers: Callers = Callers()
+    idempotency: Idempotency = Idempotency()
+    cache: Cache | None = None
+    """Answers that are kept for requests in the same words; without this section none are."""
     prices: Annotated[
         Mapping[NonEmpty, Price], Field(json_schema_extra={"additionalProperties": False})
     ] = Field(default={})

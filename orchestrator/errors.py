@@ -13,6 +13,7 @@ can't end an engine.
     │   ├── AuthenticationError           401
     │   ├── PermissionDeniedError         403
     │   ├── ModelNotFoundError            404
+    │   ├── IdempotencyConflictError      422
     │   ├── CallerLimitedError            429
     │   ├── QueueFullError                429 ── QueueRejectedError
     │   ├── BudgetExceededError           429
@@ -178,6 +179,13 @@ class CallerLimitedError(RequestError):
     status_code = 429
     code = "rate_limit_exceeded"
     kind = "rate_limit_error"
+
+
+class IdempotencyConflictError(RequestError):
+    """The Idempotency-Key was used for another request."""
+
+    status_code = 422
+    code = "idempotency_conflict"
 
 
 class ModelNotFoundError(RequestError):

@@ -156,6 +156,16 @@ SEAMS = Counter(
     ["deployment", "way"],
     registry=REGISTRY,
 )
+REPEATS = Counter(
+    "orchestrator_repeats",
+    "Requests by what was kept for them: kind (`idempotency`, `cache`), outcome (`hit`, `joined`,"
+    " `miss`).",
+    ["kind", "outcome"],
+    registry=REGISTRY,
+)
+CACHE_FAILURES = Counter(
+    "orchestrator_cache_failures", "Failures of the cache's SQLite file.", registry=REGISTRY
+)
 READY = Gauge(
     "orchestrator_ready",
     "1 while the deployment would serve a request, else 0.",

@@ -42,6 +42,7 @@ from orchestrator.gateway.failure import (
     status_of,
 )
 from orchestrator.gateway.health import Liveness, Readiness, liveness, readiness
+from orchestrator.gateway.repeats.repeats import Repeats
 from orchestrator.gateway.responses.responses import RESPONSES
 from orchestrator.gateway.visit import Visit
 from orchestrator.gateway.works import CLASSIFIES, EMBEDDINGS, RERANKS
@@ -85,6 +86,7 @@ class Gateway(FastAPI):
         keep_alive: Seconds of silence in a stream after which a comment goes out.
         door: Lets callers in; None lets everybody in.
         ledger: The usage ledger, for administrators; None if there is none.
+        repeats: What is kept for requests that come again; None if nothing is.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Gateway(FastAPI):
         keep_alive: float = KEEP_ALIVE,
         door: Door | None = None,
         ledger: Path | None = None,
+        repeats: Repeats | None = None,
     ) -> None:
         super().__init__(
             title="orchestrator",
@@ -124,6 +127,7 @@ class Gateway(FastAPI):
                 linger=linger,
                 keep_alive=keep_alive,
                 door=door,
+                repeats=repeats,
             )
             for api in APIS
         }

@@ -28,6 +28,7 @@ from orchestrator.gateway.api import Api, Call, Direct, StreamWriter
 from orchestrator.gateway.body import read_body
 from orchestrator.gateway.connection import LINE
 from orchestrator.gateway.failure import send_failure, send_json
+from orchestrator.gateway.repeats.repeats import Repeats
 from orchestrator.gateway.visit import Visit
 from orchestrator.routing.router import Router
 
@@ -58,6 +59,7 @@ class Exchange:
         linger: Seconds from a request's end after which a caller who doesn't read is cut off.
         keep_alive: Seconds of silence in a stream after which a comment goes out.
         door: Lets callers in; None lets everybody in.
+        repeats: What is kept for requests that come again; None if nothing is.
     """
 
     def __init__(
@@ -70,8 +72,10 @@ class Exchange:
         linger: float = LINGER,
         keep_alive: float = KEEP_ALIVE,
         door: Door | None = None,
+        repeats: Repeats | None = None,
     ) -> None:
         self._api = api
+        self._repeats = repeats
         self._door = door
         self._router = router
         self._linger = linger
@@ -113,11 +117,17 @@ class Exchange:
             await send_json(send, 200, answer, visit.response_headers)
             return
         visit.request = call.request
+        repeats = self._repeats
+        if repeats is not None and not repeats.widen(visit, call):
+            repeats = None
         channel = call.request.channel
         loop = asyncio.get_running_loop()
         if caller is not None:
             caller.admit(call.request, loop.time())
-        self._router.submit(call.request)
+        if repeats is None:
+            self._router.submit(call.request)
+        else:
+            await repeats.send(visit, call, body)
         line = scope.get("extensions", {}).get(LINE)
         watch: asyncio.Task[None] | None = None
         lingering: list[asyncio.TimerHandle] = []

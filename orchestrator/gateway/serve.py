@@ -25,6 +25,7 @@ from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.connection import ConnectionLimits, room_for
 from orchestrator.gateway.entrance import make_door
 from orchestrator.gateway.listener import Listener, bind
+from orchestrator.gateway.repeats.making import make_repeats
 from orchestrator.gateway.screen import Screen
 from orchestrator.plan import plan_accounts, plan_deployments
 from orchestrator.points import Points
@@ -88,6 +89,7 @@ async def _serve(
         access_log=config.server.access_log,
         keep_alive=config.server.keep_alive,
         door=door,
+        repeats=make_repeats(config, system.router.submit),
         ledger=config.ledger.path if config.ledger else None,
     )
     listener = Listener(

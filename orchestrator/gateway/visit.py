@@ -60,6 +60,10 @@ class Visit:
         """Headers of every response, errors included."""
         return self._response_headers
 
+    def say(self, name: str, value: str) -> None:
+        """Adds a header to the response, which isn't started yet."""
+        self._response_headers = (*self._response_headers, (name.encode(), value.encode()))
+
     def header(self, name: str) -> str | None:
         """A header's value; None if it isn't there."""
         value = self.headers.get(name.encode())

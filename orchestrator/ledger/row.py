@@ -31,7 +31,7 @@ class Row(NamedTuple):
     cost_nano_usd: int | None
     """What the caller has to pay, in 10^-9 USD."""
     estimated: bool
-    """Whether the tokens were counted here, because the caller broke off the answer."""
+    """Whether the tokens were counted here: the caller broke off the answer, or no usage came."""
     failed_attempts: int
     """Attempts that the caller doesn't pay for."""
     failed_tokens: int

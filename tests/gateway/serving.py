@@ -13,6 +13,7 @@ from orchestrator.callers.door import Door
 from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.connection import ConnectionLimits
 from orchestrator.gateway.listener import Listener, bind
+from orchestrator.gateway.repeats.repeats import Repeats, Submit
 from orchestrator.wiring import System
 from tests.fakes.scripted import Line, Stage
 from tests.fakes.systems import Settings, running
@@ -84,6 +85,7 @@ async def serving(
     keep_alive: float = 15,
     patience: ConnectionLimits | None = None,
     door: Door | None = None,
+    repeats: Callable[[Submit], Repeats] | None = None,
     **settings: Unpack[Settings],
 ) -> AsyncGenerator[Served]:
     async with running(stages, routes, **settings) as system:
@@ -94,6 +96,7 @@ async def serving(
             linger=linger,
             keep_alive=keep_alive,
             door=door,
+            repeats=repeats(system.router.submit) if repeats else None,
         )
         with bind("127.0.0.1", 0) as sock:
             listener = Listener(gateway, sock, patience)
