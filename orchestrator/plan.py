@@ -34,6 +34,7 @@ from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.lease import KeyAccess, StepLimits
 from orchestrator.runners.remote.credentials import Credential, KeySource, file_source, text_in
 from orchestrator.runners.remote.header_file import HeaderFile
+from orchestrator.runners.remote.proxy import Proxy, proxy_for
 
 logger = logging.getLogger(__name__)
 
@@ -344,6 +345,7 @@ class _Common(TypedDict):
     drop_params: bool
     estimate_usage: bool
     provider: str
+    proxy: Proxy | None
     ca_file: str | None
     client_cert: tuple[str, str | None] | None
     verify: bool
@@ -369,12 +371,17 @@ def _common(name: str, runner: sections.Remote, key: KeyPlan | None) -> _Common:
         "drop_params": runner.drop_params,
         "estimate_usage": runner.estimate_usage,
         "provider": name,
+        "proxy": _proxy(runner, runner.base_url),
         "ca_file": _path(runner.ca_file),
         "client_cert": (
             (str(runner.client_cert), _path(runner.client_key)) if runner.client_cert else None
         ),
         "verify": runner.verify,
     }
+
+
+def _proxy(runner: sections.Remote, url: str) -> Proxy | None:
+    return proxy_for(url, runner.proxy and runner.proxy.reveal(), runner.no_proxy)
 
 
 def _path(path: Path | None) -> str | None:
@@ -402,7 +409,7 @@ def _keys(section: sections.Deployment) -> list[KeyPlan]:
         own = given.limits if isinstance(given, KeyWithLimits) else None
         limits = _limits(own or section.limits, runner)
         if isinstance(key, Fetched):
-            plans.append(_renewable(Credential(_key_source(key)), limits))
+            plans.append(_renewable(Credential(_key_source(key, partial(_proxy, runner))), limits))
         elif key.path is not None:
             plans.append(_renewable(Credential(file_source(key.path), key.reveal()), limits))
         else:
@@ -415,14 +422,18 @@ def _renewable(credential: Credential, limits: RateLimits) -> KeyPlan:
     return KeyPlan(access=access, limits=limits, credential=credential)
 
 
-def _key_source(fetched: Fetched) -> KeySource:
+def _key_source(fetched: Fetched, proxy: Callable[[str], Proxy | None]) -> KeySource:
     match fetched.way:
         case OAuth2() as client:
             from orchestrator.runners.remote import token_endpoint  # noqa: PLC0415
 
             secret = client.client_secret
             return token_endpoint.client_credentials_source(
-                token_endpoint.TokenEndpoint(url=client.token_url, ca_file=_path(client.ca_file)),
+                token_endpoint.TokenEndpoint(
+                    url=client.token_url,
+                    ca_file=_path(client.ca_file),
+                    proxy=proxy(client.token_url),
+                ),
                 token_endpoint.ClientCredentials(
                     client_id=client.client_id,
                     client_secret=partial(text_in, secret.path) if secret.path else secret.reveal,
@@ -434,7 +445,7 @@ def _key_source(fetched: Fetched) -> KeySource:
         case Google() as account:
             from orchestrator.runners.remote.google_account import google_source  # noqa: PLC0415
 
-            return google_source(account.file, account.scopes, _path(account.ca_file))
+            return google_source(account.file, account.scopes, _path(account.ca_file), proxy)
         case command:
             from orchestrator.runners.remote.key_command import command_source  # noqa: PLC0415
 

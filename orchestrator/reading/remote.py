@@ -4,6 +4,7 @@ What all of them have in common stands in `Remote`; a kind that is known by name
 along (`presets.py`).
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -19,6 +20,10 @@ from orchestrator.reading.text import section_of
 
 _OWN_HEADERS = {"host", "content-length", "content-type", "transfer-encoding", "connection"}
 
+_PROXY = re.compile(
+    r"http://([^/@:]+(:[^/@]*)?@)?([A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?/?"
+)
+
 Address = Annotated[str, base_url()]
 WorkName = Literal["chat", "embed", "rerank", "classify"]
 HeaderName = Annotated[str, text(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", "a header's name")]
@@ -26,6 +31,13 @@ HeaderName = Annotated[str, text(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", "a header's n
 
 def _canonical(kind: str) -> str:
     return "openai" if kind == "open_ai" else kind
+
+
+def _proxy(proxy: Secret) -> Secret:
+    # not told: it may hold a password
+    if proxy.reveal() != "env" and not _PROXY.fullmatch(proxy.reveal()):
+        raise wrong("not a proxy's address; http://user:password@host:port or env is allowed")
+    return proxy
 
 
 def _not_own(headers: Mapping[str, Secret]) -> Mapping[str, Secret]:
@@ -66,6 +78,11 @@ class Remote(Section):
     """Whether fields that the provider can't do are left out instead of refused with 400."""
     estimate_usage: bool = False
     """Whether tokens are counted here, roughly and marked so, where the provider tells none."""
+    proxy: Annotated[Secret, AfterValidator(_proxy)] | None = None
+    """http://user:password@host:port, {env: NAME} or {file: PATH}; env takes what HTTPS_PROXY,
+    HTTP_PROXY and NO_PROXY say; null goes directly, whatever they say."""
+    no_proxy: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
+    """Hosts that are reached directly: names and all below them, addresses, networks."""
     ca_file: Annotated[Path, existing_file()] | None = None
     """PEM file of the certificate authorities to trust instead of the usual ones."""
     client_cert: Annotated[Path, existing_file()] | None = None

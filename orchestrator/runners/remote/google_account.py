@@ -14,6 +14,7 @@ from google.auth import crypt, jwt
 from orchestrator.errors import UpstreamAuthenticationError
 from orchestrator.runners.classify import NOT_JSON
 from orchestrator.runners.remote.credentials import Key, KeySource
+from orchestrator.runners.remote.proxy import Proxy
 from orchestrator.runners.remote.settings import trusted
 from orchestrator.runners.remote.token_endpoint import exchange
 
@@ -40,8 +41,16 @@ _signer: Callable[[str, str | None], Signer] = vars(crypt)["RSASigner"].from_str
 _encode: Callable[[Signer, Mapping[str, object]], bytes] = vars(jwt)["encode"]
 
 
+def no_proxy(_url: str) -> Proxy | None:
+    """The direct way to every address."""
+    return None
+
+
 def google_source(
-    path: Path, scopes: Sequence[str] = (CLOUD_PLATFORM,), ca_file: str | None = None
+    path: Path,
+    scopes: Sequence[str] = (CLOUD_PLATFORM,),
+    ca_file: str | None = None,
+    proxy: Callable[[str], Proxy | None] = no_proxy,
 ) -> KeySource:
     """Tokens for the service account whose key file that is.
 
@@ -49,6 +58,7 @@ def google_source(
         path: The JSON file as Google's console gives it out.
         scopes: What the token is good for.
         ca_file: PEM file of the authorities to trust instead of the usual ones.
+        proxy: What stands on the way to an address, for the key file says where tokens are.
 
     Raises:
         ConfigError: `ca_file` can't be used.
@@ -60,7 +70,14 @@ def google_source(
         account = _account(path, what)
         assertion = _assertion(account, scopes, what)
         form = {"grant_type": GRANT, "assertion": assertion}
-        return await exchange(account.token_uri, form, what, secret=assertion, context=context)
+        return await exchange(
+            account.token_uri,
+            form,
+            what,
+            secret=assertion,
+            context=context,
+            proxy=proxy(account.token_uri),
+        )
 
     return KeySource(name=what, fetch=fetch, token=True)
 

@@ -362,7 +362,7 @@ def slots_of(
     """
     settings = dialect.settings
     check_headers(settings)
-    shared = transport or Http1Transport(ssl_context(settings))
+    shared = transport or Http1Transport(ssl_context(settings), proxy=settings.proxy)
     return SlotFactory(
         create=lambda: ProviderRunner(dialect, shared),
         model=settings.model,

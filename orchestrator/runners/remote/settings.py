@@ -4,9 +4,8 @@ What can't be sent is told here, before anything is: at the start where it is th
 fault, else with the request.
 
 Decided:
-    * Proxies that the environment names are not used: a request and its key go where the
-      configuration says, whatever shell the gateway was started from. An own proxy in front of a
-      provider is a `base_url`.
+    * Proxies that the environment names are used only where the configuration says `proxy: env`: a
+      request and its key go where that says, whatever shell the gateway was started from.
     * HTTP/1.1 alone: one answer has one connection, so a connection that breaks or is cut ends one
       answer, and a long one holds up nobody. HTTP/2 would save connections, of which a deployment
       has no more than slots.
@@ -28,6 +27,7 @@ from orchestrator.errors import (
     describe,
 )
 from orchestrator.runners.lease import KeyAccess
+from orchestrator.runners.remote.proxy import Proxy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,8 @@ class RemoteSettings:
     """Counts tokens by the length of the texts where the provider tells no usage."""
     provider: str = "openai"
     """The name in errors and metrics."""
+    proxy: Proxy | None = None
+    """What stands between us and the provider."""
     ca_file: str | None = None
     """PEM file of the authorities to trust instead of the usual ones."""
     client_cert: tuple[str, str | None] | None = None

@@ -18,6 +18,7 @@ import msgspec
 from orchestrator.errors import UpstreamAuthenticationError, UpstreamConnectError, describe
 from orchestrator.runners.classify import NOT_JSON, shorten
 from orchestrator.runners.remote.credentials import MAX_KEY_BYTES, Key, KeySource, key_from
+from orchestrator.runners.remote.proxy import Proxy
 from orchestrator.runners.remote.settings import trusted
 from orchestrator.runners.remote.transport import Http1Transport
 
@@ -31,6 +32,8 @@ class TokenEndpoint:
     url: str
     ca_file: str | None = None
     """PEM file of the authorities to trust instead of the usual ones."""
+    proxy: Proxy | None = None
+    """What stands between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,13 @@ def client_credentials_source(endpoint: TokenEndpoint, client: ClientCredentials
             pair = f"{quote_plus(client.client_id)}:{quote_plus(secret)}"
             headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         return await exchange(
-            endpoint.url, form, what, secret=secret, headers=headers, context=context
+            endpoint.url,
+            form,
+            what,
+            secret=secret,
+            headers=headers,
+            context=context,
+            proxy=endpoint.proxy,
         )
 
     return KeySource(name=what, fetch=fetch, token=True)
@@ -92,6 +101,7 @@ async def exchange(
     secret: str,
     headers: Mapping[str, str] | None = None,
     context: ssl.SSLContext | None = None,
+    proxy: Proxy | None = None,
 ) -> Key:
     """Asks a token endpoint.
 
@@ -102,13 +112,14 @@ async def exchange(
         secret: What was sent, masked where the endpoint repeats it.
         headers: Sent besides.
         context: Whom to trust.
+        proxy: What stands between.
 
     Raises:
         UpstreamConnectError: It can't be reached, or breaks off.
         UpstreamAuthenticationError: It gives no token.
     """
     # a connection of its own each time: an hour later it would be closed anyhow
-    transport = Http1Transport(context)
+    transport = Http1Transport(context, proxy=proxy)
     try:
         status, body = await _post(transport, url, form, headers or {})
     except httpx.RequestError as error:

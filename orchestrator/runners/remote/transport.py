@@ -2,8 +2,8 @@
 
 httpx's own pool costs more with every connection it holds (encode/httpx#3215), and aiohttp's client
 costs three times what this does for a request of one token (ARCHITECTURE.md, Decisions). What is
-here is little: HTTP/1.1 to an origin, TLS by the event loop, the grammar by llhttp (`http1.py`).
-Proxies, HTTP/2 and methods whose answers have no body are not supported.
+here is little: HTTP/1.1 to an origin or through a proxy, TLS by the event loop, the grammar by
+llhttp (`http1.py`). HTTP/2 and methods whose answers have no body are not supported.
 
 There are no timeouts here: the lease of an attempt measures each of its steps. There is no upper
 bound of connections either: the slots are the bound.
@@ -21,6 +21,7 @@ from typing_extensions import override
 from orchestrator.errors import describe
 from orchestrator.runners.remote.connection import Connection, Incoming
 from orchestrator.runners.remote.dial import dial
+from orchestrator.runners.remote.proxy import Proxy, tunnel
 
 IDLE_CONNECTION_SECONDS = 15.0
 
@@ -41,10 +42,14 @@ class Http1Transport(httpx.AsyncBaseTransport):
 
     Args:
         ssl_context: Whom to trust for `https`; None where only `http` is spoken.
+        proxy: What stands between; None is a direct way.
     """
 
-    def __init__(self, ssl_context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, ssl_context: ssl.SSLContext | None = None, *, proxy: Proxy | None = None
+    ) -> None:
         self._ssl_context = ssl_context
+        self._proxy = proxy
         self._free: dict[Origin, deque[Connection]] = {}
         """The one that was used last stands last and is used next, so the others can age."""
         self._connections: set[Connection] = set()
@@ -63,7 +68,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
         """
         url = request.url
         origin = (url.raw_scheme, url.raw_host, url.port)
-        data = _bytes_of(request)
+        data = _bytes_of(request, self._proxy if origin[0] == b"http" else None)
         trace = cast("Trace | None", request.extensions.get("trace"))
         connection = self._take(origin)
         if connection is None:
@@ -121,7 +126,13 @@ class Http1Transport(httpx.AsyncBaseTransport):
             return Connection(on_free=free, on_lost=self._connections.discard)
 
         try:
-            connection = await dial(host, port or PORTS[scheme], tls, factory)
+            proxy = self._proxy
+            if proxy is None:
+                connection = await dial(host, port or PORTS[scheme], tls, factory)
+            elif tls is None:
+                connection = await dial(proxy.host, proxy.port, None, factory)
+            else:
+                connection = await tunnel(proxy, host, port or PORTS[scheme], tls, factory)
         except OSError as error:
             raise httpx.ConnectError(describe(error)) from error
         if not connection.lost.done():
@@ -148,8 +159,8 @@ class Http1Transport(httpx.AsyncBaseTransport):
         )
 
 
-def _bytes_of(request: httpx.Request) -> bytes:
-    """The whole request as it goes over the wire.
+def _bytes_of(request: httpx.Request, proxy: Proxy | None) -> bytes:
+    """The whole request as it goes over the wire, to a proxy if there is one.
 
     Raises:
         httpx.UnsupportedProtocol: Its answer would have no body, however it is framed.
@@ -158,7 +169,12 @@ def _bytes_of(request: httpx.Request) -> bytes:
     if request.method in WITHOUT_BODY:
         raise httpx.UnsupportedProtocol(f"{request.method} is not supported")
     headers = request.headers.raw
-    parts = [request.method.encode(), b" ", request.url.raw_path, b" HTTP/1.1\r\n"]
+    target = request.url.raw_path
+    if proxy is not None:
+        target = b"http://" + request.url.netloc + target
+        if proxy.authorization is not None:
+            headers = [*headers, (b"proxy-authorization", proxy.authorization.encode())]
+    parts = [request.method.encode(), b" ", target, b" HTTP/1.1\r\n"]
     for name, value in headers:
         parts += (name, b": ", value, b"\r\n")
     parts.append(b"\r\n")
