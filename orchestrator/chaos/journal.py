@@ -35,7 +35,8 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
                     included
     reject          request; deployment, code, depth: a deployment refused it
     dequeue         request; deployment: it left the queue, to be dispatched or because it ended
-    dispatch        request, worker, epoch; deployment: the engine recorded the assignment
+    dispatch        request, worker, epoch; deployment, [limit]: the engine recorded the assignment;
+                    limit is how many may run at once, where that adapts
     attempt_start   request, worker, epoch, [attempt]; deployment, [resume]: the worker began it;
                     resume if it continues exactly what was read
     admit           request, worker, epoch; deployment, state: the breaker, in that state, let it

@@ -26,7 +26,7 @@ class Violation:
     """One place where an invariant didn't hold."""
 
     id: str
-    """`I1` to `I24`."""
+    """`I1` to `I25`."""
     request: str | None
     """Whose; None if it concerns no single request."""
     text: str

@@ -3,7 +3,14 @@
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from orchestrator.chaos.invariants import answers, breaker, capacity, queueing, supervision
+from orchestrator.chaos.invariants import (
+    answers,
+    breaker,
+    capacity,
+    concurrency,
+    queueing,
+    supervision,
+)
 from orchestrator.chaos.invariants.history import Check, History, Violation
 from orchestrator.chaos.journal import Event
 
@@ -32,6 +39,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "I19": supervision.i19_restart_intensity,
         "I23": queueing.i23_callers_take_turns,
         "I24": queueing.i24_only_the_least_urgent_is_shed,
+        "I25": concurrency.i25_no_more_at_once_than_the_limit,
         "I22": answers.i22_all_is_well_after_the_heal,
     }
 )

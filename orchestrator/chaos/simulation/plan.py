@@ -82,6 +82,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     aging: float | None = None
     on_full: OnFull = "failover"
     waiting: int = 0
+    adapts: bool = False
+    """Whether the number of attempts at once is found out by trying."""
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     failure_threshold: int = 5

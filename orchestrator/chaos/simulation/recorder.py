@@ -129,8 +129,14 @@ class Recorder:
         match passage.point:
             case Point.DISPATCH_RECORDED:
                 self._dequeue(request, name)
+                adapts = self._deployments[name].gates.concurrency
                 self._journal.record(
-                    Kind.DISPATCH, request=who, worker=worker, epoch=epoch, deployment=name
+                    Kind.DISPATCH,
+                    request=who,
+                    worker=worker,
+                    epoch=epoch,
+                    deployment=name,
+                    more={} if adapts is None else {"limit": adapts.limit},
                 )
             case Point.ATTEMPT_BEGUN:
                 self._journal.record(

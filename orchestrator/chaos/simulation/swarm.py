@@ -102,6 +102,7 @@ def _with_queue(chance: random.Random, shape: Shape) -> Shape:
         aging=chance.choice((None, 0.2, 0.5, 2.0)),
         on_full=chance.choice(("failover", "failover", "reject", "wait")),
         waiting=chance.choice((2, 16)),
+        adapts=_falls(chance, 0.3),
     )
 
 

@@ -285,12 +285,14 @@ class _Trial:
 
     async def _probe(self, deployment: RunningDeployment) -> None:
         """All slots at once must serve: what is lost to a leak is seen from outside."""
-        name, slots = deployment.plan.name, deployment.plan.slots
+        name = deployment.plan.name
         for number in range(WARM_UPS):  # a breaker may be open still, and lets one in at a time
             if await self._ask(self._prober(name, f"warm-{name}-{number}", tokens=1)):
                 break
             await asyncio.sleep(REST_STEP)
         provider = self._providers[name]
+        adapts = deployment.gates.concurrency
+        slots = deployment.plan.slots if adapts is None else max(1, adapts.limit)
         provider.most_open = 0
         provider.gather = slots
         # one after the other, so that they need no more room than the smallest queue has
@@ -302,7 +304,7 @@ class _Trial:
             for n in range(slots)
         ]
         await asyncio.gather(*(self._ask(prober, must_succeed=True) for prober in probers))
-        self._gauge(f"served at once by {name}", provider.most_open, slots)
+        self._gauge(f"served at once by {name}", min(provider.most_open, slots), slots)
 
     async def _go_on_as_before(self) -> None:
         """Every request over every route succeeds, once nothing is broken any more."""
@@ -344,6 +346,7 @@ def _deployment_plan(shape: Shape, provider: Provider) -> DeploymentPlan:
         slots=shape.slots,
         queue_capacity=shape.queue_capacity,
         queue=QueueSettings(aging=shape.aging, on_full=shape.on_full, waiting=shape.waiting),
+        concurrency=(1, shape.slots) if shape.adapts else None,
         limits=RateLimits(
             requests_per_minute=shape.requests_per_minute,
             tokens_per_minute=shape.tokens_per_minute,

@@ -99,6 +99,9 @@ GOOD: dict[str, str] = {
     + "1 retry r2 not_before=2 depth=2\n1 dequeue r1\n1 dispatch r1 @w1 #2\n"
     + "1.5 accept r3 priority=1 deadline=5 depth=2\n"
     + "2 dequeue r2\n2 dispatch r2 @w1 #3\n2 dequeue r3\n2 dispatch r3 @w2 #4",
+    "I25": "0 dispatch r1 @w1 #1 limit=2\n0 dispatch r2 @w2 #2 limit=2\n"
+    "1 terminal r1 outcome=done\n1 dispatch r3 @w1 #3 limit=2\n"
+    "2 worker_dead @w2\n2 dispatch r4 @w1 #4 limit=2",
     "I23": QUEUED
     + "1 dequeue r1\n1 dispatch r1 @w1 #1\n2 dequeue r3\n2 dispatch r3 @w1 #2\n"
     + "3 dequeue r2\n3 dispatch r2 @w1 #3",
@@ -244,6 +247,11 @@ BAD: list[tuple[str, str, str]] = [
         QUEUED
         + "1 dispatch r1 @w1 #1\n2 dispatch r2 @w1 #2\n3 dispatch r4 @w1 #3\n4 dispatch r3 @w1 #4",
         "'bob' waited at 3.0 s for 3 turns of 'ann'",
+    ),
+    (
+        "I25",
+        "0 dispatch r1 @w1 #1 limit=1\n1 dispatch r2 @w2 #2 limit=1",
+        "was one of 2 at 1.0 s, the limit was 1",
     ),
     ("I24", "1 shed r1 by=r2\n1 accept r2 priority=2 deadline=9 depth=2", "waited no more"),
     (

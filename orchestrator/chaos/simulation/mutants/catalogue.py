@@ -14,6 +14,7 @@ from orchestrator.chaos.simulation.mutants.planting import Mutant, Patch, grafte
 from orchestrator.deployment import RunningDeployment
 from orchestrator.inflight import Inflight
 from orchestrator.policies.breaker import Breaker
+from orchestrator.policies.concurrency import Concurrency
 from orchestrator.policies.limits.limiter import RateLimiter
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.retry import RetryBudget
@@ -92,5 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a retry is shed", HERE, (Patch(QUEUE, "Turns", policies.ShedsTheTried),)),
     Mutant("shed and dispatched", HERE, instead_of(PriorityQueue, policies.ShedsInName)),
     Mutant("extra place forgotten", HERE, instead_of(PriorityQueue, policies.ForgetsThePatient)),
+    Mutant("limit not kept", HERE, instead_of(Concurrency, policies.AllowsAny)),
+    Mutant("limit falls to nothing", HERE, instead_of(Concurrency, policies.FallsToNothing)),
     Mutant("priority ignored", HERE, (Patch(QUEUE, "Turns", policies.IgnoresPriority),)),
 )

@@ -5,6 +5,7 @@ from typing_extensions import override
 from orchestrator.errors import OrchestratorError
 from orchestrator.inflight import Shed, Ticket
 from orchestrator.policies.breaker import Breaker
+from orchestrator.policies.concurrency import Concurrency
 from orchestrator.policies.limits.key import Permit
 from orchestrator.policies.limits.limiter import RateLimiter
 from orchestrator.policies.queue import PriorityQueue
@@ -119,6 +120,22 @@ class ForgetsThePatient(PriorityQueue):
         self._length += 1
         self._backing_off += 1
         return None
+
+
+class AllowsAny(Concurrency):
+    """The limit is counted and not kept."""
+
+    @override
+    def allows(self, running: int) -> bool:
+        return True
+
+
+class FallsToNothing(Concurrency):
+    """The limit falls below the lowest one."""
+
+    @override
+    def was_too_much(self, *, began_at: float, now: float) -> None:
+        self._limit *= 0.5
 
 
 class TiesOnTheHeap(PriorityQueue):

@@ -1,0 +1,39 @@
+"""What a deployment whose concurrency adapts is promised: never more at once than its limit.
+
+Holds I25.
+"""
+
+from orchestrator.chaos.invariants.history import History, Violation, request_of
+from orchestrator.chaos.journal import Kind
+
+
+def i25_no_more_at_once_than_the_limit(history: History) -> list[Violation]:
+    """No attempt is dispatched beside as many as the limit allows; a lower limit stops none.
+
+    Raises:
+        JournalError: An event lacks its request or limit.
+    """
+    found: list[Violation] = []
+    running: dict[str, dict[str, str | None]] = {}
+    """Deployment -> request -> its worker; what a journal doesn't tell to be over may still run."""
+    for event in history.milestones:
+        here = running.setdefault(event.deployment, {})
+        match event.kind:
+            case Kind.DISPATCH:
+                here[request_of(event)] = event.worker
+                if "limit" in event.value and len(here) > event.number("limit"):
+                    text = f"was one of {len(here)} at {event.t} s, the limit was "
+                    text += f"{event.number('limit'):g}"
+                    found.append(Violation("I25", event.request, text))
+            case Kind.RETRY | Kind.TERMINAL | Kind.ACCEPT | Kind.REJECT:
+                for others in running.values():
+                    others.pop(request_of(event), None)
+            case Kind.WORKER_DEAD:
+                running[event.deployment] = {
+                    request: worker for request, worker in here.items() if worker != event.worker
+                }
+            case Kind.POISON:
+                here.clear()
+            case _:
+                pass
+    return found
