@@ -195,7 +195,8 @@ class Journal:
     ) -> None:
         self._clock = clock
         self._events: list[Event] = []
-        self._take = self._events.append if sink is None else sink
+        self.take: Callable[[Event], None] = self._events.append if sink is None else sink
+        """Appends an event that was made elsewhere."""
 
     def __repr__(self) -> str:
         return f"<Journal, {len(self._events)} events>"
@@ -219,7 +220,7 @@ class Journal:
         """Appends what happens now; `more` are further members of the value."""
         value.update(more)
         now = round(self._clock(), TIME_DIGITS)
-        self._take(Event(now, kind, request, attempt, worker, epoch, value))
+        self.take(Event(now, kind, request, attempt, worker, epoch, value))
 
     def hash(self) -> str:
         """The run's trace as one short text; equal runs have equal ones."""
@@ -233,6 +234,11 @@ _decoder = msgspec.json.Decoder(Event)
 def trace_hash(events: Iterable[Event]) -> str:
     """The hash of a journal's lines, 32 hexadecimal digits."""
     return blake2b(_encoder.encode_lines(list(events)), digest_size=16).hexdigest()
+
+
+def line_of(event: Event) -> bytes:
+    """An event as its line."""
+    return _encoder.encode(event) + b"\n"
 
 
 def write_journal(path: Path, events: Iterable[Event]) -> None:

@@ -15,6 +15,7 @@ from orchestrator.chaos.stub.factories import stub_factory, wedgeable_factory
 from orchestrator.config import Config
 from orchestrator.errors import ConfigError
 from orchestrator.points import Points
+from orchestrator.runners.torch.host import guard_against_orphanage
 from orchestrator.wiring import System
 
 Beside = Callable[[System], AbstractAsyncContextManager[None]]
@@ -41,6 +42,7 @@ def accompanied(config: Config, orders_file: Path | None = None) -> Generator[Co
 
     Raises:
         ConfigError: The orders can't be used.
+        PartedError: Whoever gave them is gone already.
     """
     orders = Orders(state_dir=str(config.chaos.state_dir or DEFAULT_STATE_DIR))
     if orders_file is not None:
@@ -49,6 +51,8 @@ def accompanied(config: Config, orders_file: Path | None = None) -> Generator[Co
     if not config.chaos.enabled:
         yield Company(config)
         return
+    if orders.parent:
+        guard_against_orphanage(orders.parent)
     if orders.planted and orders.planted not in LIVE_BUGS:
         raise ConfigError(f"no planted bug is called {orders.planted!r}")
     witness = Witness()

@@ -11,7 +11,7 @@ import msgspec
 
 from orchestrator.config import Config
 from orchestrator.errors import ConfigError
-from orchestrator.reading.remote import Remote
+from orchestrator.reading.remote import OpenAI, Remote
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,6 +21,10 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Folder for the socket."""
     reroutes: dict[str, str] = {}
     """Base URLs by deployment, instead of the configured ones."""
+    stubbed: dict[str, str] = {}
+    """Base URLs of stubs that take the place of these deployments' providers, whatever they are."""
+    parent: int = 0
+    """Process whose end is this gateway's as well; 0 for none."""
     stub_hosts: bool = False
     """Whether a stub takes the place of every local model."""
     planted: str = ""
@@ -42,19 +46,19 @@ def read_orders(path: Path) -> Orders:
 def applied(orders: Orders, config: Config) -> Config:
     """The configuration with the changes made."""
     deployments = {
-        name: section
-        if name not in orders.reroutes
-        else section.model_copy(update={"runner": _rerouted(section.runner, orders.reroutes[name])})
+        name: section.model_copy(update={"runner": _placed(orders, name, section.runner)})
         for name, section in config.deployments.items()
     }
     chaos = config.chaos.model_copy(update={"enabled": True, "state_dir": Path(orders.state_dir)})
     return config.model_copy(update={"deployments": deployments, "chaos": chaos})
 
 
-def _rerouted(runner: object, base_url: str) -> object:
-    if not isinstance(runner, Remote):
-        return runner
-    return runner.model_copy(update={"base_url": base_url})
+def _placed(orders: Orders, name: str, runner: object) -> object:
+    if name in orders.stubbed:
+        return OpenAI(kind="openai", base_url=orders.stubbed[name], model="stub")
+    if name in orders.reroutes and isinstance(runner, Remote):
+        return runner.model_copy(update={"base_url": orders.reroutes[name]})
+    return runner
 
 
 def reroutable(config: Config) -> Mapping[str, str]:

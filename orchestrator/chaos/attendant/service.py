@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 SOCKET = "gateway.sock"
 PRIVATE = 0o700
 LONGEST_BLOCK = 30.0
+LAST_WORDS_SECONDS = 1.0
 UNREAD_BYTES = 64 << 20
 """A follower who leaves more unread is let go."""
 
@@ -177,6 +178,9 @@ class Service:
             pass  # the client is gone, or the gateway ends: either way this task is over
         finally:
             writer.close()
+            with contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
+                async with asyncio.timeout(LAST_WORDS_SECONDS):
+                    await writer.wait_closed()
 
     async def _answer(
         self, line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

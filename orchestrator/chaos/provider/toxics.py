@@ -89,7 +89,7 @@ class Toxics:
 
     def __init__(self, chance: random.Random, on_landed: Landed | None = None) -> None:
         self._chance = chance
-        self._on_landed = on_landed
+        self.on_landed = on_landed
         self._active: dict[int, Active] = {}
         self._next = 1
 
@@ -133,8 +133,8 @@ class Toxics:
     def strike(self, active: Active, request: str | None) -> None:
         """Counts a strike and tells of it."""
         active.landed += 1
-        if self._on_landed is not None:
-            self._on_landed(active, request)
+        if self.on_landed is not None:
+            self.on_landed(active, request)
 
     def delay(self, toxic: Toxic) -> float:
         """Seconds of a latency, its jitter drawn."""

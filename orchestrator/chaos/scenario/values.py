@@ -31,6 +31,18 @@ class Bound:
         return _COMPARE[self.sign](measured, self.number)
 
 
+def read_bound(text: str) -> Bound:
+    """A bound from its own text.
+
+    Raises:
+        ValueError: It is none.
+    """
+    found = _BOUND.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no comparison")
+    return Bound(found[1], float(found[2]) * SECONDS.get(found[3] or "s", 1.0), text)
+
+
 def per_time() -> Value:
     """Requests per time (`30/s`, `90/m`), kept per second."""
 

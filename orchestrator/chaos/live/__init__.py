@@ -1,0 +1,1 @@
+"""Breaking a running gateway, and everything that makes that safe."""

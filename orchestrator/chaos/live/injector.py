@@ -1,0 +1,187 @@
+"""Strikes with every fault of a scenario at its time, and heals all of it again."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from orchestrator.chaos.journal import Journal, Kind
+from orchestrator.chaos.live.crowd import MANNERS, Crowd
+from orchestrator.chaos.live.hand import Hand
+from orchestrator.chaos.live.target import END_SECONDS, Target
+from orchestrator.chaos.provider.front import Front
+from orchestrator.chaos.provider.toxics import Active, Harm, Toxic
+from orchestrator.chaos.scenario.sections import ANY, Fault, Scenario
+from orchestrator.errors import ConfigError
+
+LATE_SHARE = 0.8
+"""A block whose answer came after this share of its time has landed."""
+
+
+class Injector:
+    """All faults of one run.
+
+    Args:
+        scenario: Which, and when.
+        target: The gateway.
+        hand: For those of workers.
+        fronts: The place of each provider, by deployment.
+        crowd: Those who ask.
+        journal: Told what was planned, landed and healed.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        target: Target,
+        hand: Hand,
+        fronts: Mapping[str, Front],
+        crowd: Crowd,
+        journal: Journal,
+    ) -> None:
+        self._scenario = scenario
+        self._target = target
+        self._hand = hand
+        self._fronts = fronts
+        self._crowd = crowd
+        self._journal = journal
+        self._numbers: dict[Active, int] = {}
+        self._sent = asyncio.Event()
+        crowd.on_sent = self._sent.set
+
+    def __repr__(self) -> str:
+        return f"<Injector, {len(self._scenario.faults)} faults>"
+
+    def plan(self) -> None:
+        """Writes down all that will be done."""
+        for number, fault in enumerate(self._scenario.faults):
+            self._journal.record(
+                Kind.FAULT_PLANNED,
+                fault=number,
+                what=f"{fault.target} {fault.do}",
+                target=fault.whom,
+                at=fault.at,
+            )
+
+    async def run(self) -> None:
+        """Strikes with all of them; returns when the last one is over."""
+        async with asyncio.TaskGroup() as group:
+            for number, fault in enumerate(self._scenario.faults):
+                group.create_task(self._strikes(number, fault))
+
+    def heal(self) -> None:
+        """Undoes what may still be done."""
+        for front in self._fronts.values():
+            front.toxics.reset()
+        self._hand.heal()
+
+    def provider_landed(self, active: Active, request: str | None) -> None:
+        """A toxic struck a request; what strikes at no one's command is left out."""
+        number = self._numbers.get(active)
+        if number is not None:
+            self._landed(number, evidence="counted at the provider's place", request=request)
+
+    async def _strikes(self, number: int, fault: Fault) -> None:
+        await self._begin(fault)
+        for time in range(fault.times):
+            if time and fault.every is not None:
+                await asyncio.sleep(fault.every)
+            match fault.target:
+                case "worker":
+                    await self._hand.strike(fault, self._noting(number))
+                case "provider":
+                    await self._poison_provider(number, fault)
+                case "client":
+                    await self._client(number, fault)
+                case _:
+                    await self._gateway(number, fault)
+        self._journal.record(Kind.FAULT_HEALED, fault=number)
+
+    async def _begin(self, fault: Fault) -> None:
+        if fault.after_requests is None:
+            await asyncio.sleep(fault.at)
+            return
+        begun = self._crowd.sent
+        while self._crowd.sent - begun < fault.after_requests:
+            self._sent.clear()
+            await self._sent.wait()
+
+    def _noting(self, number: int) -> Callable[[str, str], None]:
+        def landed(deployment: str, evidence: str) -> None:
+            self._landed(number, evidence=evidence, deployment=deployment)
+
+        return landed
+
+    def _landed(
+        self, number: int, *, evidence: str, deployment: str = "", request: str | None = None
+    ) -> None:
+        more = {"deployment": deployment} if deployment else {}
+        self._journal.record(
+            Kind.FAULT_LANDED, request=request, fault=number, evidence=evidence, more=more
+        )
+
+    async def _poison_provider(self, number: int, fault: Fault) -> None:
+        toxic = toxic_of(fault)
+        put: list[tuple[Front, Active]] = []
+        for name, front in self._fronts.items():
+            if fault.whom in (ANY, name):
+                active = front.toxics.put_on(toxic)
+                self._numbers[active] = number
+                put.append((front, active))
+        try:
+            await asyncio.sleep(fault.for_)
+        finally:
+            for front, active in put:
+                front.toxics.take_off(active.number)
+
+    async def _client(self, number: int, fault: Fault) -> None:
+        if fault.do not in MANNERS:
+            self._crowd.burst(number, fault)
+            self._landed(number, evidence=f"{fault.n} requests were sent at once")
+            return
+        leave = self._crowd.behave(number, fault)
+        try:
+            await asyncio.sleep(fault.for_)
+        finally:
+            leave()
+
+    async def _gateway(self, number: int, fault: Fault) -> None:
+        loop = asyncio.get_running_loop()
+        asked, target = loop.time(), self._target
+        with suppress(ConfigError):  # what could not be done has not landed
+            match fault.do:
+                case "block":
+                    await target.inside.do("block", seconds=fault.seconds)
+                    if loop.time() - asked >= LATE_SHARE * fault.seconds:
+                        self._landed(number, evidence=f"no answer for {loop.time() - asked:.2f} s")
+                case "sigterm":
+                    if target.process is not None:
+                        target.process.send_signal(signal.SIGTERM)
+                        await target.wait(END_SECONDS)
+                        self._landed(number, evidence=f"it ended with {target.ended_with}")
+                case _:
+                    await self._from_within(number, fault)
+
+    async def _from_within(self, number: int, fault: Fault) -> None:
+        command = fault.do.replace("_", "-")
+        for deployment in (await self._target.state()).deployments:
+            if fault.whom in (ANY, deployment.name):
+                await self._target.inside.do(command, deployment=deployment.name)
+                self._landed(number, evidence="the gateway said so", deployment=deployment.name)
+
+
+def toxic_of(fault: Fault) -> Toxic:
+    """What a provider does, from a scenario's fault."""
+    return Toxic(
+        harm=Harm(fault.do),
+        toxicity=fault.toxicity,
+        after_tokens=fault.after_tokens,
+        how=fault.how,
+        code=fault.code,
+        error=fault.error,
+        retry_after=fault.retry_after,
+        seconds=fault.seconds,
+        jitter=fault.jitter,
+        size=fault.size,
+    )

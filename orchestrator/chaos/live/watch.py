@@ -1,0 +1,85 @@
+"""Asks the health page twenty times a second, and notes what it says and how late we were."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+
+import httpx
+
+from orchestrator.chaos.journal import Journal, Kind
+from orchestrator.reading.text import list_of, section_of
+
+EVERY = 0.05
+PATIENCE = 5.0
+
+
+class Watch:
+    """The prober of one gateway.
+
+    Args:
+        url: Base URL.
+        journal: Told of every answer, and of each deployment whenever it changes.
+    """
+
+    def __init__(self, url: str, journal: Journal) -> None:
+        self._client = httpx.AsyncClient(base_url=url, timeout=PATIENCE, trust_env=False)
+        self._journal = journal
+        self._last: dict[str, tuple[bool, int, int]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.ready_at = time.perf_counter()
+        """When the page last said that some route is ready."""
+        self.on_look: Callable[[], None] = lambda: None
+        """Told after each look."""
+
+    def begin(self) -> None:
+        """Looks from now on."""
+        self._task = asyncio.create_task(self._look())
+
+    async def end(self) -> None:
+        """Looks no more."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._client.aclose()
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            await self._ask(late=max(0.0, loop.time() - due))
+            self.on_look()
+            due = max(due + EVERY, loop.time())
+            await asyncio.sleep(due - loop.time())
+
+    async def _ask(self, *, late: float) -> None:
+        asked = time.perf_counter()
+        try:
+            response = await self._client.get("/readyz")
+            page = section_of(response.json())
+        except (httpx.HTTPError, ValueError):
+            self._journal.record(Kind.PROBE, ready=False, status=0, late=late, took=0.0)
+            return
+        ready, took = page.get("ready") is True, time.perf_counter() - asked
+        status = response.status_code
+        self._journal.record(Kind.PROBE, ready=ready, status=status, late=late, took=took)
+        if ready:
+            self.ready_at = time.perf_counter()
+        for item in list_of(page.get("deployments")):
+            self._note(section_of(item))
+
+    def _note(self, one: Mapping[str, object]) -> None:
+        name = str(one.get("name", ""))
+        live, queued = one.get("live_slots"), one.get("queued")
+        seen = (
+            one.get("ready") is True,
+            live if isinstance(live, int) else 0,
+            queued if isinstance(queued, int) else 0,
+        )
+        before = self._last.get(name)
+        if before is None or before[:2] != seen[:2]:
+            self._journal.record(Kind.READY, deployment=name, ready=seen[0], live=seen[1])
+        if before is None or before[2] != seen[2]:
+            self._journal.record(Kind.QUEUE_DEPTH, deployment=name, depth=seen[2])
+        self._last[name] = seen

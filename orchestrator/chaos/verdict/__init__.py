@@ -1,0 +1,1 @@
+"""What a journal proves: figures, invariants, faults that landed, and one outcome."""
