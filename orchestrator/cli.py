@@ -27,6 +27,7 @@ from orchestrator.callers.key import shown
 from orchestrator.callers.making import NewKey, create_key, revoke_key
 from orchestrator.callers.record import read_records
 from orchestrator.chaos.attendant.company import accompanied
+from orchestrator.chaos.command.commands import app as chaos_app
 from orchestrator.config import Config, embedded_default, load, summary
 from orchestrator.connect import connect
 from orchestrator.errors import ConfigError, OrchestratorError
@@ -91,6 +92,8 @@ class PeriodOption(StrEnum):
     DAY = "day"
     MONTH = "month"
 
+
+app.add_typer(chaos_app)
 
 ConfigPath = Annotated[
     Path | None,

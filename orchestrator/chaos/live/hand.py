@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from orchestrator.chaos.live.guardian import Guardian, continuing, unlimited
+from orchestrator.chaos.live.target import Target
 from orchestrator.chaos.processes import Held, NotOursError, ProcessId, state_of
 from orchestrator.chaos.scenario.sections import ANY, Fault
 
 DEATH_SECONDS = 15.0
 STOP_SECONDS = 1.0
+START_SECONDS = 15.0
 LOOK_SECONDS = 0.005
 DUTY_SECONDS = 0.1
 SIGNALS = {"crash": signal.SIGKILL, "segv": signal.SIGSEGV, "exit": signal.SIGTERM}
@@ -27,6 +29,19 @@ Hosts = Callable[[], Awaitable[list[tuple[str, ProcessId]]]]
 """The hosts that live now, each with its deployment."""
 Landed = Callable[[str, str], None]
 """(deployment, evidence)."""
+
+
+def hosts_of(target: Target) -> Hosts:
+    """The hosts of a gateway, as it tells them itself."""
+
+    async def hosts() -> list[tuple[str, ProcessId]]:
+        return [
+            (one.name, ProcessId(*host))
+            for one in (await target.state()).deployments
+            for host in one.hosts
+        ]
+
+    return hosts
 
 
 class Hand:
@@ -53,9 +68,7 @@ class Hand:
 
     async def strike(self, fault: Fault, landed: Landed) -> None:
         """Does one fault and undoes it; a fault that finds nobody doesn't land."""
-        hosts = [
-            (name, process) for name, process in await self._hosts() if fault.whom in (ANY, name)
-        ]
+        hosts = await self._targets(fault)
         if not hosts:
             return
         if fault.do == "swizzle":
@@ -71,6 +84,17 @@ class Hand:
                     self._go_on(held)
         except NotOursError:
             pass  # it died of something else before it could be broken: nothing landed
+
+    async def _targets(self, fault: Fault) -> list[tuple[str, ProcessId]]:
+        """Whom it may meet; one that is just starting is waited for."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + START_SECONDS
+        while True:
+            hosts = await self._hosts()
+            meant = [(name, process) for name, process in hosts if fault.whom in (ANY, name)]
+            if meant or loop.time() > end:
+                return meant
+            await asyncio.sleep(DUTY_SECONDS)
 
     def heal(self) -> None:
         """Lets all go on that are stopped."""

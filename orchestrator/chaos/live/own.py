@@ -6,8 +6,13 @@ from orchestrator.chaos.scenario.sections import System
 from orchestrator.reading.quantities import duration_text
 
 ROUTE = "chat"
-LOCAL, PROVIDER = "local", "provider"
-ORDERS = {"local": (LOCAL,), "provider": (PROVIDER,), "failover": (PROVIDER, LOCAL)}
+LOCAL, SECOND, PROVIDER = "local", "second", "provider"
+ORDERS = {
+    "local": (LOCAL,),
+    "provider": (PROVIDER,),
+    "failover": (PROVIDER, LOCAL),
+    "pair": (LOCAL, SECOND),
+}
 """Deployments of the route, by the kind of the system."""
 
 
@@ -28,7 +33,7 @@ def _deployment(name: str, system: System) -> str:
     stall, deadline = duration_text(system.stall), duration_text(system.deadline)
     runner = (
         "{kind: torch, model: stub}"
-        if name == LOCAL
+        if name != PROVIDER
         else "{kind: openai, base_url: 'http://127.0.0.1:9/v1', model: stub}"
     )
     permits = system.permits if name == PROVIDER and system.permits is not None else "null"

@@ -19,12 +19,12 @@ from orchestrator.chaos.attendant.service import DebugState
 from orchestrator.chaos.journal import Event, Journal, Kind, line_of, read_journal
 from orchestrator.chaos.live.crowd import Crowd, Prompts
 from orchestrator.chaos.live.guardian import Guardian
-from orchestrator.chaos.live.hand import STOPPED, Hand
+from orchestrator.chaos.live.hand import STOPPED, Hand, hosts_of
 from orchestrator.chaos.live.injector import Injector
 from orchestrator.chaos.live.own import write_config
 from orchestrator.chaos.live.target import LOOPBACK, Target, attached, started
 from orchestrator.chaos.live.watch import Watch
-from orchestrator.chaos.processes import ProcessId, state_of
+from orchestrator.chaos.processes import state_of
 from orchestrator.chaos.provider.front import Front
 from orchestrator.chaos.provider.proxy import Proxy
 from orchestrator.chaos.provider.stub import Stub
@@ -255,7 +255,7 @@ class _Run:
             chance=self._chance,
             prompts=Prompts(),
         )
-        hand = Hand(state.pid, self._hosts_of(target), self._guardian, self._chance)
+        hand = Hand(state.pid, hosts_of(target), self._guardian, self._chance)
         injector = Injector(
             scenario, target=target, hand=hand, fronts=self._fronts, crowd=crowd, journal=journal
         )
@@ -275,16 +275,6 @@ class _Run:
             await crowd.disperse()
             await watch.end()
         await self._drain(target)
-
-    def _hosts_of(self, target: Target):  # noqa: ANN202 - what `Hand` wants, word for word
-        async def hosts() -> list[tuple[str, ProcessId]]:
-            return [
-                (one.name, ProcessId(*host))
-                for one in (await target.state()).deployments
-                for host in one.hosts
-            ]
-
-        return hosts
 
     async def _know_the_answers(self, crowd: Crowd) -> None:
         """Real models: asks each prompt twice; what they answer alike they must answer always."""

@@ -62,7 +62,7 @@ def _provider(name: str, about: str, *takes: str) -> FaultKind:
         target="provider",
         name=name,
         about=about,
-        takes=SOME | set(takes),
+        takes=SOME | REPEATED | set(takes),
         undo=_OFF,
         evidence=_SERVED,
         stresses=("I2", "I5", "I10", "I12"),

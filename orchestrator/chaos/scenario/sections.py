@@ -31,8 +31,9 @@ class Restart(Section):
 class System(Section):
     """What a simulation builds, and what a live run builds if no configuration is given."""
 
-    kind: Literal["local", "provider", "failover"] = "provider"
-    """local: a model host; provider: a stub behind the proxy; failover: the provider, then it."""
+    kind: Literal["local", "provider", "failover", "pair"] = "provider"
+    """local: a model host; provider: a stub; failover: the provider, then the host; pair: two
+    hosts, of two deployments."""
     slots: Annotated[int, whole(1, 64)] = 4
     queue: Count = 64
     deadline: Duration = 8.0

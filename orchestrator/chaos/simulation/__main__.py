@@ -1,4 +1,4 @@
-"""`python -m orchestrator.chaos.simulation`: seeds, replays and the selftest from the shell.
+"""`orchestrator chaos sim`, `replay` and `selftest`: the simulation from the shell.
 
 Exit codes: 0 all held, 1 an invariant was violated or a planted bug survived, 2 the command line is
 wrong, 4 no fault took effect, so nothing was proven, 6 a seed left two traces, 130 interrupted.
@@ -12,6 +12,8 @@ from pathlib import Path
 import msgspec
 
 from orchestrator.chaos.journal import write_journal
+from orchestrator.chaos.scenario.reading import find_scenario
+from orchestrator.chaos.scenario.sections import Scenario
 from orchestrator.chaos.simulation.campaign import (
     Settings,
     Tally,
@@ -21,12 +23,13 @@ from orchestrator.chaos.simulation.campaign import (
 )
 from orchestrator.chaos.simulation.mutants.catalogue import MUTANTS
 from orchestrator.chaos.simulation.plan import Plan, plan_from_json
-from orchestrator.chaos.simulation.swarm import draw
 from orchestrator.chaos.simulation.trial import run_plan
+from orchestrator.errors import ConfigError
 
 PASSED, VIOLATED, INCONCLUSIVE, DIVERGED, INTERRUPTED = 0, 1, 4, 6, 130
 PROGRESS_SECONDS = 2.0
 COMMAND = "python -m orchestrator.chaos.simulation"
+REPLAY = "orchestrator chaos replay"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -53,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--replay", type=int, metavar="SEED", help="run one seed and tell all of it")
     what.add_argument("--plan", type=_plan, metavar="FILE", help="run a plan, a JSON file")
     what.add_argument("--selftest", action="store_true", help="run until each planted bug is found")
+    parser.add_argument("--scenario", type=_scenario, metavar="NAME", help="what each seed plays")
     parser.add_argument("--mode", choices=("safety", "liveness"), default="safety")
     parser.add_argument("--jobs", type=_jobs, default=1, help="processes")
     parser.add_argument("--limit", type=_jobs, default=200, help="seeds per planted bug")
@@ -79,6 +83,13 @@ def _jobs(text: str) -> int:
     return int(text)
 
 
+def _scenario(text: str) -> Scenario:
+    try:
+        return find_scenario(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(error.message) from error
+
+
 def _plan(text: str) -> Plan:
     try:
         return plan_from_json(Path(text).read_text(encoding="utf-8"))
@@ -87,7 +98,11 @@ def _plan(text: str) -> Plan:
 
 
 def _campaign(options: argparse.Namespace) -> int:
-    settings = Settings(mode=options.mode, check_determinism=options.check_determinism)
+    settings = Settings(
+        mode=options.mode,
+        check_determinism=options.check_determinism,
+        scenario=options.scenario,
+    )
     seeds: range = options.seeds
     tally = run_seeds(seeds, settings, jobs=options.jobs, on_progress=_Progress(len(seeds)))
     _say(
@@ -101,7 +116,8 @@ def _campaign(options: argparse.Namespace) -> int:
             _say(f"  {line}")
     if tally.failed:
         _say(f"{len(tally.failed)} of {tally.seeds} seeds failed; to see the first one:")
-        _say(f"  {COMMAND} --replay {tally.failed[0].seed} --mode {options.mode}")
+        scenario = f" --scenario {options.scenario.name}" if options.scenario else ""
+        _say(f"  {REPLAY} {tally.failed[0].seed} --mode {options.mode}{scenario}")
     if tally.diverged:
         _say(f"seeds that left two traces: {', '.join(map(str, tally.diverged[:20]))}")
         return DIVERGED
@@ -111,7 +127,8 @@ def _campaign(options: argparse.Namespace) -> int:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    plan: Plan = options.plan if options.plan is not None else draw(options.replay, options.mode)
+    settings = Settings(mode=options.mode, scenario=options.scenario)
+    plan: Plan = options.plan if options.plan is not None else settings.plan(options.replay)
     if options.show_plan:
         _say(plan.as_json())
     report = run_plan(plan)

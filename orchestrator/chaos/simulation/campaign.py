@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.chaos.journal import Kind
+from orchestrator.chaos.scenario.sections import Scenario
 from orchestrator.chaos.simulation.mutants.catalogue import MUTANTS
 from orchestrator.chaos.simulation.mutants.planting import Mutant, planted
-from orchestrator.chaos.simulation.plan import Mode
+from orchestrator.chaos.simulation.plan import Mode, Plan
+from orchestrator.chaos.simulation.staging import stage
 from orchestrator.chaos.simulation.swarm import draw
 from orchestrator.chaos.simulation.trial import Report, run_plan
 
@@ -75,6 +77,14 @@ class Settings:
     mode: Mode = "safety"
     check_determinism: bool = False
     """Whether every seed runs twice and must leave the same trace."""
+    scenario: Scenario | None = None
+    """What every seed plays; None draws a plan of its own from each."""
+
+    def plan(self, seed: int) -> Plan:
+        """What that seed runs."""
+        if self.scenario is not None:
+            return stage(self.scenario, seed)
+        return draw(seed, self.mode)
 
 
 def findings_of(report: Report) -> list[str]:
@@ -95,7 +105,7 @@ def findings_of(report: Report) -> list[str]:
 def run_seed(seed: int, settings: Settings) -> Outcome:
     """Runs a seed, twice if its determinism is to be checked."""
     began = time.process_time()
-    plan = draw(seed, settings.mode)
+    plan = settings.plan(seed)
     report = run_plan(plan)
     cpu_seconds = time.process_time() - began
     again = run_plan(plan) if settings.check_determinism else report

@@ -21,6 +21,7 @@ class Host:
         self._on_death = on_death
         self._loop = asyncio.get_running_loop()
         self._death: asyncio.Future[BaseException] = self._loop.create_future()
+        self._stopped_until = 0.0
         self._waiters: dict[asyncio.Future[None], None] = {}  # a dict, for its order
 
     def __repr__(self) -> str:
@@ -28,6 +29,20 @@ class Host:
 
     async def wait(self, seconds: float | None) -> None:
         """Lets time pass in the host; None waits for ever.
+
+        Raises:
+            WorkerCrashedError: The host is dead, or dies meanwhile.
+        """
+        await self._pass(seconds)
+        while (rest := self._stopped_until - self._loop.time()) > 0:
+            await self._pass(rest)
+
+    def stop(self, seconds: float) -> None:
+        """Lets nothing go on in it for so long."""
+        self._stopped_until = max(self._stopped_until, self._loop.time() + seconds)
+
+    async def _pass(self, seconds: float | None) -> None:
+        """Lets time pass.
 
         Raises:
             WorkerCrashedError: The host is dead, or dies meanwhile.

@@ -6,6 +6,7 @@ plan replays, prints, and shrinks. Points in time are seconds of the run, names 
 
 from enum import StrEnum
 from typing import Literal
+from zlib import crc32
 
 import msgspec
 
@@ -112,6 +113,10 @@ class Action(StrEnum):
     """Of the request that passes the point."""
     STRETCH = "stretch"
     """Time passes within the step."""
+    STOP_HOST = "stop_host"
+    """Nothing goes on in it for so many seconds."""
+    DRAIN = "drain"
+    """The whole system takes nothing new and lets what runs finish."""
 
 
 class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,6 +130,24 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which passage in that deployment, from 0."""
     delay: float = 0.0
     """Seconds from the passage to the fault, or by which time is stretched."""
+    seconds: float = 0.0
+    """How long it lasts."""
+
+
+class Weather(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What goes wrong with attempts that begin within a time, if their caller's dice spare them."""
+
+    deployment: str
+    begin: float
+    end: float
+    dice: Dice
+    share: float = 1.0
+    """Of the attempts, 0 to 1."""
+
+    def meets(self, caller: str, number: int, now: float) -> bool:
+        """Whether an attempt meets it; the same attempt always does, or never."""
+        luck = crc32(f"{caller}/{number}/{self.begin}".encode()) / 2**32
+        return self.begin <= now < self.end and luck < self.share
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -139,6 +162,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     routes: dict[str, tuple[str, ...]] = {}
     callers: tuple[Caller, ...]
     injections: tuple[Injection, ...] = ()
+    weather: tuple[Weather, ...] = ()
 
     def as_json(self) -> str:
         """The plan as text that `plan_from_json` reads back."""

@@ -5,12 +5,12 @@ the journal what reaches the provider and what it does to it.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 
 from orchestrator.chaos.journal import Journal, Kind
 from orchestrator.chaos.simulation.host import Host
-from orchestrator.chaos.simulation.plan import Caller, Dice, Shape, Trouble
+from orchestrator.chaos.simulation.plan import Caller, Dice, Shape, Trouble, Weather
 from orchestrator.errors import (
     InvalidRequestError,
     UpstreamConnectError,
@@ -54,9 +54,16 @@ class Provider:
         shape: The deployment.
         callers: By name; their dice decide.
         journal: Told what happens at the provider.
+        weather: What goes wrong at which time.
     """
 
-    def __init__(self, shape: Shape, callers: Mapping[str, Caller], journal: Journal) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        callers: Mapping[str, Caller],
+        journal: Journal,
+        weather: Sequence[Weather] = (),
+    ) -> None:
         self.shape = shape
         self.journal = journal
         self.healed = False
@@ -70,6 +77,7 @@ class Provider:
         self.gather = 0
         """So many streams must be open before one goes on, or the wait for them is over."""
         self._callers = callers
+        self._weather = [one for one in weather if one.deployment == shape.name]
         self._lives = 0
 
     def factory(self) -> SlotFactory:
@@ -80,9 +88,15 @@ class Provider:
         """Who asks, and what becomes of the attempt that begins now."""
         caller = self._callers[request.request_id]
         number = len(request.attempts) - 1
-        if self.healed or number >= len(caller.dice):
+        if self.healed:
             return caller, Dice()
-        return caller, caller.dice[number]
+        if number < len(caller.dice) and caller.dice[number].trouble is not Trouble.NONE:
+            return caller, caller.dice[number]
+        now = asyncio.get_running_loop().time() if self._weather else 0.0
+        for one in self._weather:
+            if one.meets(caller.name, number, now):
+                return caller, one.dice
+        return caller, Dice()
 
     def host(self) -> Host:
         """The host of a slot that starts: a new one, or the one that all share."""
@@ -97,6 +111,12 @@ class Provider:
         """Ends the oldest host, if one lives."""
         if self.hosts:
             self.hosts[0].die(cause)
+
+    def stop_host(self, seconds: float) -> None:
+        """Lets nothing go on in the oldest host for so long, if one lives."""
+        if self.hosts:
+            self.concerns_all(HUNG)
+            self.hosts[0].stop(seconds)
 
     def dismiss(self, host: Host) -> None:
         """A host is ended on purpose."""

@@ -113,7 +113,8 @@ class _Trial:
         self._loop = asyncio.get_running_loop()
         self._callers = {caller.name: caller for caller in plan.callers}
         self._providers = {
-            shape.name: Provider(shape, self._callers, journal) for shape in plan.shapes
+            shape.name: Provider(shape, self._callers, journal, plan.weather)
+            for shape in plan.shapes
         }
         self._recorder = Recorder(journal, plan.injections, self._fire)
         self._system = System(
@@ -125,6 +126,7 @@ class _Trial:
         )
         self._timers: list[asyncio.TimerHandle] = []
         self._unwatched: set[str] = set()
+        self._drains: asyncio.Task[None] | None = None
         self._stopped = False
 
     async def run(self) -> None:
@@ -139,6 +141,8 @@ class _Trial:
         self._sample()
         await self._load()
         self._calm_down()
+        if self._drains is not None:
+            await self._drains
         await self._rest()
         for deployment in deployments:
             if deployment.inflight.state_name == "serving":
@@ -220,6 +224,10 @@ class _Trial:
             case Action.KILL_HOST:
                 provider = self._providers[injection.deployment]
                 provider.kill_host(RuntimeError(f"host killed in {deployment.plan.name}"))
+            case Action.STOP_HOST:
+                self._providers[injection.deployment].stop_host(injection.seconds)
+            case Action.DRAIN:
+                self._drains = self._loop.create_task(self._system.drain(injection.seconds))
             case Action.KILL_SUPERVISOR:
                 self._kill_supervisor(deployment)
             case Action.CANCEL if request is not None:

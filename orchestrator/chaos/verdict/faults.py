@@ -56,15 +56,19 @@ def _record(events: Sequence[Event], plan: Event) -> FaultRecord:
     )
 
 
+SEEN_LATE = 0.5
+"""Seconds by which the gateway may know of a death before the run sees it."""
 CONSEQUENCES = frozenset({Kind.WORKER_DEAD, Kind.POISON, Kind.BREAKER})
 
 
 def _detected(events: Sequence[Event], landed: Event) -> float | None:
     for event in events:
-        if event.t < landed.t:
+        if event.t < landed.t - SEEN_LATE:
             continue
         if event.kind in CONSEQUENCES:
-            return event.t - landed.t
+            return max(0.0, event.t - landed.t)
+        if event.t < landed.t:
+            continue
         if landed.request is not None and event.request == landed.request:
             failed = event.kind is Kind.ATTEMPT_END and event.value.get("verdict") == "failure"
             if failed or event.kind is Kind.TERMINAL:

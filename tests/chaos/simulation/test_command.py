@@ -35,7 +35,7 @@ def test_a_violation_exits_with_one_and_names_the_line_that_replays_it(
     assert code == 1
     told = capsys.readouterr().out
     assert "I7" in told
-    assert "python -m orchestrator.chaos.simulation --replay" in told
+    assert "orchestrator chaos replay" in told
 
 
 def test_a_replay_writes_the_journal_from_which_the_verdict_follows(tmp_path: Path):

@@ -1,0 +1,1 @@
+"""`orchestrator chaos`: one file a group of commands."""

@@ -1,0 +1,62 @@
+"""One fault at once, to a gateway that runs."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.chaos.live.guardian import Guardian
+from orchestrator.chaos.live.hand import Hand, hosts_of
+from orchestrator.chaos.live.target import attached
+from orchestrator.chaos.scenario.catalogue import CATALOGUE
+from orchestrator.chaos.scenario.reading import parse_scenario
+from orchestrator.chaos.scenario.sections import ANY, Fault
+from orchestrator.errors import ConfigError
+
+TARGETS = ("worker", "gateway")
+
+
+def fault_from(name: str, *, whom: str, lasts: str, settings: Sequence[str]) -> Fault:
+    """A fault from the words of a command line, read as one of a scenario is.
+
+    Raises:
+        ConfigError: There is no such fault, or a setting means nothing to it.
+    """
+    target = next((target for target in TARGETS if (target, name) in CATALOGUE), None)
+    if target is None:
+        known = [fault for kind, fault in CATALOGUE if kind in TARGETS]
+        raise ConfigError(f"no fault {name!r} of a worker or gateway; {', '.join(known)}")
+    keys = [f"{target}: {whom}", f"do: {name}"]
+    keys += [f"for: {lasts}"] if lasts else []
+    keys += [item.replace("=", ": ", 1) for item in settings]
+    yaml = (
+        "version: 1\nname: attack\nabout: one fault\nsteady: {}\n"
+        f"faults: [{{{', '.join(keys)}}}]\n"
+    )
+    return parse_scenario(yaml, "attack").faults[0]
+
+
+async def attack(fault: Fault, url: str, state_dir: Path, *, sure: bool) -> list[str]:
+    """Does it and undoes it; returns what shows that it landed.
+
+    Raises:
+        ConfigError: The gateway can't be attached to.
+        CancelledError: It was interrupted, and has been undone.
+    """
+    target = await attached(url, state_dir, sure=sure)
+    landed: list[str] = []
+    if fault.target == "gateway":
+        for deployment in (await target.state()).deployments:
+            if fault.whom in (ANY, deployment.name):
+                what = fault.do.replace("_", "-")
+                await target.inside.do(what, deployment=deployment.name, seconds=fault.seconds)
+                landed.append(f"{deployment.name}: {fault.do}")
+        return landed
+    with Guardian() as guardian:
+        hand = Hand((await target.state()).pid, hosts_of(target), guardian, random.Random())
+        try:
+            await hand.strike(fault, lambda name, evidence: landed.append(f"{name}: {evidence}"))
+        except asyncio.CancelledError:
+            hand.heal()
+            raise
+    return landed
