@@ -61,7 +61,8 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
                     an error that comes of it must tell this text; one with neither request nor
                     worker concerns the whole deployment
     queue_depth     -; deployment, depth: a measurement at any time
-    ready           -; deployment, ready: what the health page says at that time
+    ready           -; deployment, ready, [live], [within]: what the health page says at that time;
+                    within is what was true before and after that look
     gauge           -; name, value, [expected]: a measurement; with `expected` one taken at rest
 
 Of a live run alone; what its clients and its injector write stands in the same file.

@@ -28,6 +28,7 @@ class Witness:
 
     def __init__(self) -> None:
         self._followers: dict[Tell, None] = {}
+        self._watched: set[str] = set()
         journal = Journal(time.perf_counter, sink=self._tell)
         self._journal = journal
         self._recorder = Recorder(journal, (), _fires_nothing)
@@ -51,11 +52,13 @@ class Witness:
         self._recorder(passage)
         if passage.point is Point.SUBMIT_REGISTERED and passage.request is not None:
             request = passage.request
-            if not request.attempts:  # the first deployment that takes it
+            if request.request_id not in self._watched:  # the first deployment that takes it
+                self._watched.add(request.request_id)
                 request.channel.watch(lambda: self._ended(request))
 
     def _ended(self, request: PriorityRequest) -> None:
         ending = request.channel.ending
+        self._watched.discard(request.request_id)
         if ending is None:
             return
         more: dict[str, str | int] = {}

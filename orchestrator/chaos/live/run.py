@@ -245,7 +245,7 @@ class _Run:
 
     async def _phases(self, target: Target, state: DebugState) -> None:
         scenario, journal = self._scenario, self._journal
-        watch = Watch(target.url, journal)
+        watch = Watch(target.url, target.inside, journal)
         crowd = Crowd(
             address=target.address,
             load=scenario.load,

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 import httpx
 
 from orchestrator.chaos.journal import Journal, Kind
+from orchestrator.chaos.live.inside import Inside
+from orchestrator.errors import ConfigError
 from orchestrator.reading.text import list_of, section_of
 
 EVERY = 0.05
@@ -19,11 +21,14 @@ class Watch:
 
     Args:
         url: Base URL.
+        inside: What is true within, beside what the page says.
         journal: Told of every answer, and of each deployment whenever it changes.
     """
 
-    def __init__(self, url: str, journal: Journal) -> None:
+    def __init__(self, url: str, inside: Inside, journal: Journal) -> None:
         self._client = httpx.AsyncClient(base_url=url, timeout=PATIENCE, trust_env=False)
+        self._inside = inside
+        self._true: dict[str, bool] = {}
         self._journal = journal
         self._last: dict[str, tuple[bool, int, int]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -66,10 +71,18 @@ class Watch:
         self._journal.record(Kind.PROBE, ready=ready, status=status, late=late, took=took)
         if ready:
             self.ready_at = time.perf_counter()
+        before, self._true = self._true, await self._within()
         for item in list_of(page.get("deployments")):
-            self._note(section_of(item))
+            self._note(section_of(item), before)
 
-    def _note(self, one: Mapping[str, object]) -> None:
+    async def _within(self) -> dict[str, bool]:
+        try:
+            state = await self._inside.state()
+        except ConfigError:  # it ends just now
+            return {}
+        return {one.name: one.ready for one in state.deployments}
+
+    def _note(self, one: Mapping[str, object], before: Mapping[str, bool]) -> None:
         name = str(one.get("name", ""))
         live, queued = one.get("live_slots"), one.get("queued")
         seen = (
@@ -77,9 +90,14 @@ class Watch:
             live if isinstance(live, int) else 0,
             queued if isinstance(queued, int) else 0,
         )
-        before = self._last.get(name)
-        if before is None or before[:2] != seen[:2]:
-            self._journal.record(Kind.READY, deployment=name, ready=seen[0], live=seen[1])
-        if before is None or before[2] != seen[2]:
+        last = self._last.get(name)
+        # what was true before the look and still is after it was true at the look
+        true = before.get(name)
+        more = {"within": true} if true is not None and true is self._true.get(name) else {}
+        if last is None or last[:2] != seen[:2] or more.get("within", seen[0]) is not seen[0]:
+            self._journal.record(
+                Kind.READY, deployment=name, ready=seen[0], live=seen[1], more=more
+            )
+        if last is None or last[2] != seen[2]:
             self._journal.record(Kind.QUEUE_DEPTH, deployment=name, depth=seen[2])
         self._last[name] = seen

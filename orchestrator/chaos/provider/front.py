@@ -145,9 +145,7 @@ class Front(ABC):
             if reply.events is None:
                 await wire.whole(reply.status, reply.body, reply.headers)
                 return
-            later = self.toxics.meets(
-                lambda harm: harm not in BEFORE_THE_ANSWER and harm is not Harm.REFUSED
-            )
+            later = self.toxics.meets(lambda harm: harm not in BEFORE_THE_ANSWER)
             await wire.head(reply.status, SSE_HEADERS)
             await wreck.stream(reply.events, later)
 

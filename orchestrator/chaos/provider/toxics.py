@@ -34,7 +34,14 @@ class Harm(StrEnum):
 How = Literal["fin", "rst", "mid_event", "mid_utf8", "clean_no_done"]
 CUTS: tuple[How, ...] = ("fin", "rst", "mid_event", "mid_utf8", "clean_no_done")
 BEFORE_THE_ANSWER = frozenset(
-    {Harm.STATUS, Harm.LATENCY, Harm.HEADER_THEN_HANG, Harm.COMMENTS_ONLY, Harm.REPLY_LOST}
+    {
+        Harm.REFUSED,
+        Harm.STATUS,
+        Harm.LATENCY,
+        Harm.HEADER_THEN_HANG,
+        Harm.COMMENTS_ONLY,
+        Harm.REPLY_LOST,
+    }
 )
 
 

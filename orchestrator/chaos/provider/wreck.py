@@ -35,6 +35,8 @@ class Wreck:
         toxic, wire = active.toxic, self._wire
         self._toxics.strike(active, self._request)
         match toxic.harm:
+            case Harm.REFUSED:
+                wire.reset()
             case Harm.STATUS:
                 headers = dict(JSON_HEADERS)
                 if toxic.retry_after is not None:

@@ -127,7 +127,7 @@ _ALL = (
         undo="SIGCONT",
         evidence="state T in /proc",
     ),
-    _provider("refused", "the connection is reset before anything is read"),
+    _provider("refused", "the connection is reset, whatever is asked"),
     _provider("status", "an HTTP error", "code", "error", "retry_after"),
     _provider("latency", "the answer begins later", "seconds", "jitter"),
     _provider("stall", "silence within the stream", "after_tokens"),

@@ -52,7 +52,7 @@ def _record(events: Sequence[Event], plan: Event) -> FaultRecord:
         healed_at=last,
         detected_after=None if first is None else _detected(events, first),
         recovered_after=None if first is None else _recovered(events, first),
-        exposed=_exposed(events, landed, last),
+        exposed=_exposed(events, plan, landed, last),
     )
 
 
@@ -92,14 +92,18 @@ def _recovered(events: Sequence[Event], landed: Event) -> float | None:
     return None
 
 
-def _exposed(events: Sequence[Event], landed: Sequence[Event], healed: float | None) -> int:
+def _exposed(
+    events: Sequence[Event], plan: Event, landed: Sequence[Event], healed: float | None
+) -> int:
     """Those that the fault names, or whose life it fell into."""
     if not landed:
         return 0
     named = {event.request for event in landed if event.request is not None}
     if named:
         return len(named)
-    begin, end = landed[0].t, max(healed or landed[-1].t, landed[-1].t)
+    # what lasts has landed only at its end
+    begin = min(landed[0].t, plan.t + plan.number("at"))
+    end = max(healed or landed[-1].t, landed[-1].t)
     lives: dict[str, tuple[float, float]] = {}
     for event in events:
         if event.request is not None:

@@ -1,0 +1,59 @@
+"""Scenarios in the simulation, and failing plans made small."""
+
+import pytest
+
+from orchestrator.chaos.journal import Kind
+from orchestrator.chaos.scenario.reading import shipped
+from orchestrator.chaos.scenario.sections import Scenario
+from orchestrator.chaos.simulation.mutants.catalogue import MUTANTS
+from orchestrator.chaos.simulation.mutants.planting import planted
+from orchestrator.chaos.simulation.plan import Plan, plan_from_json
+from orchestrator.chaos.simulation.shrink import Shrinker, signs_of, size_of
+from orchestrator.chaos.simulation.staging import stage
+from orchestrator.chaos.simulation.swarm import draw
+from orchestrator.chaos.simulation.trial import run_plan
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.mark.parametrize("scenario", shipped(), ids=lambda scenario: scenario.name)
+def test_every_scenario_holds_in_simulation_and_leaves_one_trace(scenario: Scenario) -> None:
+    reports = [run_plan(stage(scenario, seed)) for seed in (1, 2)]
+
+    assert [report.violations for report in reports] == [[], []]
+    assert [report.failure for report in reports] == [None, None]
+    assert run_plan(stage(scenario, 1)).trace == reports[0].trace
+    breaks = [fault for fault in scenario.faults if fault.target in ("worker", "provider")]
+    slow = all(fault.do == "latency" for fault in breaks)
+    landed = [event for event in reports[0].events if event.kind is Kind.FAULT_LANDED]
+    assert landed or not breaks or slow
+
+
+def test_a_staged_plan_survives_its_way_through_a_file() -> None:
+    plan = stage(shipped()[0], 3)
+
+    assert plan_from_json(plan.as_json()) == plan
+
+
+def test_a_failing_plan_shrinks_and_fails_in_the_same_way() -> None:
+    bug = next(mutant for mutant in MUTANTS if mutant.name == "unbounded queue")
+    told: list[int] = []
+    with planted(bug):
+        failing = next(plan for plan in map(draw, range(20)) if signs_of(run_plan(plan)))
+        shrinker = Shrinker(
+            failing, on_progress=lambda _, plan: told.append(size_of(plan)), max_runs=80
+        )
+        smallest = shrinker.shrink()
+
+        assert signs_of(run_plan(smallest)) & shrinker.signs
+    assert size_of(smallest) < size_of(failing) / 4
+    assert told == sorted(told, reverse=True)
+
+
+def test_a_plan_that_holds_has_nothing_to_shrink() -> None:
+    plan = Plan(seed=0, shapes=(), callers=())
+
+    shrinker = Shrinker(plan)
+
+    assert shrinker.signs == frozenset()
+    assert shrinker.shrink() == plan
