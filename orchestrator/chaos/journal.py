@@ -62,7 +62,7 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
                     worker concerns the whole deployment
     queue_depth     -; deployment, depth: a measurement at any time
     ready           -; deployment, ready, [live], [within]: what the health page says at that time;
-                    within is what was true before and after that look
+                    within is false if all the while no slot was live
     gauge           -; name, value, [expected]: a measurement; with `expected` one taken at rest
 
 Of a live run alone; what its clients and its injector write stands in the same file.

@@ -18,7 +18,9 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -60,6 +62,8 @@ class DebugDeployment(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_minute: float | None
     probes: int
     stays_down: bool
+    changes: int
+    """How often its state or the number of its live slots has changed."""
     hosts: list[tuple[int, int]]
     """Number and start time of the processes of local models."""
 
@@ -83,7 +87,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     seconds: float = 0.0
 
 
-def state_of(system: System, planted: str = "") -> DebugState:
+def state_of(system: System, changes: Mapping[str, int], planted: str = "") -> DebugState:
     """Reads the state of everything; asks no actor."""
     return DebugState(
         pid=os.getpid(),
@@ -113,6 +117,7 @@ def state_of(system: System, planted: str = "") -> DebugState:
                 requests_per_minute=running.plan.limits.requests_per_minute,
                 probes=running.plan.breaker.probes,
                 stays_down=running.plan.supervision.on_poison == "stay",
+                changes=changes.get(name, 0),
                 hosts=_processes(running.plan.factory.processes()),
             )
             for name, running in system.deployments.items()
@@ -142,6 +147,9 @@ class Service:
         self._witness = witness
         self._planted = planted
         self._clients: set[asyncio.Task[None]] = set()
+        self._changes: Counter[str] = Counter()
+        for name, running in system.deployments.items():
+            running.inflight.observe(partial(self._note_change, name))
 
     @contextlib.asynccontextmanager
     async def listening(self, folder: Path) -> AsyncGenerator[None]:
@@ -165,6 +173,9 @@ class Service:
                 client.cancel()
             await asyncio.gather(*self._clients, return_exceptions=True)
             place.unlink(missing_ok=True)
+
+    def _note_change(self, deployment: str) -> None:
+        self._changes[deployment] += 1
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -216,7 +227,10 @@ class Service:
         running = self._system.deployments.get(command.deployment)
         match command.do:
             case "state":
-                return msgspec.json.encode(state_of(self._system, self._planted)) + b"\n"
+                return (
+                    msgspec.json.encode(state_of(self._system, self._changes, self._planted))
+                    + b"\n"
+                )
             case "block":
                 # a wait that lets nothing else run is what this is for
                 threading.Event().wait(min(command.seconds, LONGEST_BLOCK))

@@ -44,6 +44,7 @@ class Guardian:
             bufsize=0,
         )
         if self._process.stdout is None or self._process.stdout.readline() != READY:
+            self.__exit__(None, None, None)
             raise OSError("the guardian didn't start")
         return self
 

@@ -138,7 +138,6 @@ class Injector:
     async def _client(self, number: int, fault: Fault) -> None:
         if fault.do not in MANNERS:
             self._crowd.burst(number, fault)
-            self._landed(number, evidence=f"{fault.n} requests were sent at once")
             return
         leave = self._crowd.behave(number, fault)
         try:

@@ -9,7 +9,7 @@ import json
 import socket
 import struct
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +23,7 @@ PATIENCE = 3.0
 """Seconds beyond its deadline after which a caller gives up by itself."""
 SMALL_BUFFER = 2048
 SERVED = 200
+CLOSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,8 @@ class Visitor:
             reads=READS.get(wish.manner, "at once"),
             more=counts,
         )
+        if wish.manner == "reads":
+            self._landed()  # of a burst, whose fault is that they come
         try:
             async with asyncio.timeout(wish.deadline + PATIENCE):
                 await self._ask()
@@ -144,6 +147,9 @@ class Visitor:
                         await asyncio.sleep(len(event) / max(1, wish.rate))
         finally:
             writer.close()
+            with suppress(OSError, TimeoutError):  # see `provider.wire.Wire.close`
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await writer.wait_closed()
 
     def _request(self) -> bytes:
         wish = self._wish

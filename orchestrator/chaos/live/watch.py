@@ -28,7 +28,7 @@ class Watch:
     def __init__(self, url: str, inside: Inside, journal: Journal) -> None:
         self._client = httpx.AsyncClient(base_url=url, timeout=PATIENCE, trust_env=False)
         self._inside = inside
-        self._true: dict[str, bool] = {}
+        self._true: dict[str, tuple[int, int]] = {}
         self._journal = journal
         self._last: dict[str, tuple[bool, int, int]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -75,14 +75,14 @@ class Watch:
         for item in list_of(page.get("deployments")):
             self._note(section_of(item), before)
 
-    async def _within(self) -> dict[str, bool]:
+    async def _within(self) -> dict[str, tuple[int, int]]:
         try:
             state = await self._inside.state()
         except ConfigError:  # it ends just now
             return {}
-        return {one.name: one.ready for one in state.deployments}
+        return {one.name: (one.changes, one.live_slots) for one in state.deployments}
 
-    def _note(self, one: Mapping[str, object], before: Mapping[str, bool]) -> None:
+    def _note(self, one: Mapping[str, object], before: Mapping[str, tuple[int, int]]) -> None:
         name = str(one.get("name", ""))
         live, queued = one.get("live_slots"), one.get("queued")
         seen = (
@@ -91,12 +91,16 @@ class Watch:
             queued if isinstance(queued, int) else 0,
         )
         last = self._last.get(name)
-        # what was true before the look and still is after it was true at the look
+        # with no change from before the look to after it, this was so at the look
         true = before.get(name)
-        more = {"within": true} if true is not None and true is self._true.get(name) else {}
-        if last is None or last[:2] != seen[:2] or more.get("within", seen[0]) is not seen[0]:
+        dead = true is not None and true == self._true.get(name) and not true[1]
+        if last is None or last[:2] != seen[:2] or (dead and seen[0]):
             self._journal.record(
-                Kind.READY, deployment=name, ready=seen[0], live=seen[1], more=more
+                Kind.READY,
+                deployment=name,
+                ready=seen[0],
+                live=seen[1],
+                more={"within": False} if dead else {},
             )
         if last is None or last[2] != seen[2]:
             self._journal.record(Kind.QUEUE_DEPTH, deployment=name, depth=seen[2])

@@ -117,7 +117,7 @@ class Front(ABC):
         except (ConnectionError, asyncio.CancelledError):
             pass  # the client is gone, was cut off, or this server ends: the task is over
         finally:
-            wire.close()
+            await wire.close()
 
     async def _answer(self, asked: Asked, wire: Wire) -> None:
         self.requests += 1

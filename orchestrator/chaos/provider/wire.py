@@ -1,12 +1,14 @@
 """HTTP/1.1 as a provider speaks it, down to the bytes, so that every byte can be spoilt."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 MAX_BODY = 64 << 20
+CLOSE_SECONDS = 1.0
 LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -113,9 +115,13 @@ class Wire:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         raise GoneError("reset")
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Ends the connection."""
         self._writer.close()
+        # how it ended must be heard, or asyncio complains that nobody listened
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._writer.wait_closed()
 
 
 async def events_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

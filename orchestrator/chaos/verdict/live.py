@@ -178,9 +178,9 @@ def i14_health_tells_the_truth(history: History) -> list[Violation]:
     """A death is seen at once, the page says what is true, and load makes nothing unready."""
     found = _unready_of_load(history)
     found += [
-        Violation("I14", None, f"{event.deployment} at {event.t:.3f} s: {_told(event)}")
+        Violation("I14", None, f"{event.deployment} at {event.t:.3f} s: ready without a live slot")
         for event in history.of(Kind.READY)
-        if "within" in event.value and event.flag("within") is not event.flag("ready")
+        if event.value.get("within") is False and event.flag("ready")
     ]
     for landed in history.of(Kind.FAULT_LANDED):
         if landed.value.get("evidence") != "the process ended":
@@ -194,11 +194,6 @@ def i14_health_tells_the_truth(history: History) -> list[Violation]:
             text = f"the death of {landed.deployment} at {landed.t} s was seen too late"
             found.append(Violation("I14", None, text))
     return found
-
-
-def _told(event: Event) -> str:
-    told, true = ("ready", "not") if event.flag("ready") else ("not ready", "is")
-    return f"was said to be {told}, and {true} within"
 
 
 def _unready_of_load(history: History) -> list[Violation]:

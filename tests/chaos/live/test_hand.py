@@ -76,7 +76,7 @@ async def test_a_fault_that_finds_nobody_of_that_name_has_not_landed(
             landed = await strike(child, "worker: another, do: crash", guardian)
 
     assert landed == []
-    assert state_of(child.pid) == "S"
+    assert state_of(child.pid) in ("S", "R")
 
 
 def test_a_recycled_number_is_never_hit(child: ProcessId) -> None:
@@ -131,4 +131,4 @@ def test_an_undo_that_was_done_is_forgotten_and_others_are_not(child: ProcessId)
 def test_undos_for_processes_that_are_gone_do_nothing(child: ProcessId) -> None:
     undo([continuing(ProcessId(child.pid, 1)), unlimited(ProcessId(child.pid, 1), 5, 5)])
 
-    assert state_of(child.pid) == "S"
+    assert state_of(child.pid) in ("S", "R")
