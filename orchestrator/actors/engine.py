@@ -170,7 +170,7 @@ class Engine(LoopActor):
 
     def _wait(self, ready_at: float) -> None:
         """Looks again when the first in the queue gets its permit, or one before it is due."""
-        self._queue.pace.held_until = ready_at
+        self._queue.pace.hold(ready_at)
         due = self._queue.next_time()
         when = ready_at if due is None else min(ready_at, due)
         self._wake_at(when if when < math.inf else None)  # else the end of an attempt wakes it

@@ -42,17 +42,24 @@ class Pace:
         self._seconds = 0.0
         self._last: float | None = None
         self._promised = [0.0 for _ in Priority]
-        self.held_until = 0.0
-        """Loop time, seconds, before which nobody leaves, whatever the pace was."""
+        self._held_until = 0.0
 
     def departed(self, now: float, *, somebody_waits: bool) -> None:
         """One has left, to be served (loop time, seconds)."""
+        self._held_until = 0.0
         if self._last is not None:
             seconds = now - self._last
             faded = math.exp(-seconds / MEMORY)
             self._departures = self._departures * faded + 1.0
             self._seconds = self._seconds * faded + seconds
         self._last = now if somebody_waits else None
+
+    def hold(self, until: float) -> None:
+        """Nobody leaves before then, whatever the pace was (loop time, seconds).
+
+        Infinite if that depends on the attempts that run: then the pace tells.
+        """
+        self._held_until = 0.0 if math.isinf(until) else until
 
     @property
     def interval(self) -> float:
@@ -64,7 +71,7 @@ class Pace:
 
         Whoever was refused before gets the place before, unless it is of a lower priority.
         """
-        free = max(now, self.held_until, *self._promised[priority:]) + self.interval
+        free = max(now, self._held_until, *self._promised[priority:]) + self.interval
         free = min(max(free, now + SOONEST), now + LATEST)
         self._promised[priority] = free
         return free - now

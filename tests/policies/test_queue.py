@@ -1,6 +1,7 @@
 """The queue against a model that is obviously right; whom it refuses, and what it says to them."""
 
 import asyncio
+import math
 
 import hypothesis.strategies as st
 import pytest
@@ -249,12 +250,23 @@ def test_times_without_anybody_waiting_say_nothing_about_the_pace() -> None:
     assert pace.interval == pytest.approx(2.0)
 
 
+def test_a_queue_that_is_held_frees_no_place_before_and_one_that_moves_is_not_held() -> None:
+    pace = Pace()
+    pace.hold(50.0)
+    assert pace.promise(Priority.BACKGROUND, 10.0) == pytest.approx(41.0)
+
+    pace.departed(20.0, somebody_waits=True)
+    assert pace.promise(Priority.HIGH, 20.0) == pytest.approx(1.0)
+    pace.hold(math.inf)
+    assert pace.promise(Priority.CRITICAL, 20.0) == pytest.approx(1.0)
+
+
 def test_a_refusal_is_never_at_once_and_never_beyond_reason() -> None:
     pace = Pace()
     for number in range(10):
         pace.departed(number * 0.001, somebody_waits=True)
     soon = pace.promise(Priority.NORMAL, 1.0)
-    pace.held_until = 10_000.0
+    pace.hold(10_000.0)
 
     assert soon == pytest.approx(SOONEST)
     assert pace.promise(Priority.NORMAL, 1.0) == pytest.approx(LATEST)
