@@ -9,6 +9,7 @@ from starlette.types import Send
 
 from orchestrator.errors import (
     AuthenticationError,
+    BudgetExceededError,
     EngineDrainingError,
     InternalError,
     OrchestratorError,
@@ -63,9 +64,12 @@ def retry_after(seconds: float | None) -> Headers:
     return ((b"retry-after", b"%d" % math.ceil(seconds)),)
 
 
-def challenge(error: OrchestratorError) -> Headers:
-    """WWW-Authenticate, which a 401 has to have (RFC 9110, 11.6.1)."""
-    return ((b"www-authenticate", b"Bearer"),) if isinstance(error, AuthenticationError) else ()
+def advice(error: OrchestratorError) -> Headers:
+    """WWW-Authenticate, which a 401 has to have (RFC 9110, 11.6.1); what official clients heed."""
+    if isinstance(error, AuthenticationError):
+        return ((b"www-authenticate", b"Bearer"),)
+    # they would try a 429 again within seconds, and a budget is used up for hours
+    return ((b"x-should-retry", b"false"),) if isinstance(error, BudgetExceededError) else ()
 
 
 async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
@@ -100,7 +104,7 @@ async def send_failure(
         send,
         status_of(error),
         msgspec.json.encode(body),
-        (*headers, *retry_after(error.retry_after), *challenge(error), *closing),
+        (*headers, *retry_after(error.retry_after), *advice(error), *closing),
     )
 
 

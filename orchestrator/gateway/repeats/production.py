@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from orchestrator.channel import CHUNK_OVERHEAD_BYTES, HELD_CAPACITY_BYTES, Channel
-from orchestrator.errors import RequestCanceledError
+from orchestrator.errors import DeadlineExceededError, RequestCanceledError
 from orchestrator.events import Ending, Failed, TokenChunk
 from orchestrator.request import PriorityRequest
 
@@ -44,6 +44,16 @@ class Production:
         """Records from now on; calls back when it has ended, whatever the ending is."""
         # the request's channel gets an ending in any case, and with it this task
         self._task = asyncio.get_running_loop().create_task(self._record(on_end))
+
+    def join(self, asked: PriorityRequest) -> None:
+        """Gives another request all that was said, and what will be, within its own time."""
+        self.attach(asked.channel)
+        if asked.timeout is not None and asked.channel.ending is None:
+            late = DeadlineExceededError(f"the deadline passed after {asked.timeout:g} s")
+            timer = asyncio.get_running_loop().call_later(
+                asked.timeout, asked.channel.end, Failed(late)
+            )
+            asked.channel.watch(timer.cancel)
 
     def attach(self, reader: Channel) -> None:
         """Gives a reader all that was said, and what will be."""

@@ -134,7 +134,7 @@ class Repeats:
         if running is not None and running.production and running.production.joinable:
             visit.say("idempotent-replayed", "true")
             metrics.REPEATS.labels("idempotency", "joined").inc()
-            running.production.attach(call.request.channel)
+            running.production.join(call.request)
             return
         if running is not None:
             raise IdempotencyConflictError(
@@ -167,7 +167,7 @@ class Repeats:
         running = self._made.get(place)
         if running is not None and running.joinable:
             self._hit(visit, "joined")
-            running.attach(call.request.channel)
+            running.join(call.request)
             return
         visit.say("x-orchestrator-cache", "miss")
         metrics.REPEATS.labels("cache", "miss").inc()

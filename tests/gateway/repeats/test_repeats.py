@@ -197,6 +197,20 @@ async def test_identical_deterministic_requests_are_sent_once() -> None:
     assert len(stage.calls) == 1
 
 
+async def test_who_joins_has_a_deadline_of_its_own() -> None:
+    gate = asyncio.Event()
+    stage = numbered(gate=gate)
+    repeats = keeping(cached=True)
+    async with asyncio.timeout(5), serving({"m": stage}, repeats=repeats) as served:
+        first = asyncio.create_task(served.ask(seed=1))
+        await until(lambda: len(stage.calls) == 1)
+        late = await served.ask(seed=1, deadline=0.01)
+        gate.set()
+        answer = await first
+
+    assert (late.status_code, answer.status_code) == (504, 200)
+
+
 async def test_when_all_who_share_a_request_have_left_it_is_canceled() -> None:
     stage = plays("a", asyncio.Event())
     repeats = keeping(cached=True)
