@@ -87,6 +87,15 @@ sim: $(READY)      ## seeds in virtual time, each twice; make sim SEEDS=0:2000 J
 sim-selftest: $(READY)  ## each planted bug must be found; fails if one survives 200 seeds
 	@$(RUN) -m orchestrator.chaos.simulation --selftest --limit 200 --jobs '$(JOBS)'
 
+SMOKE := nothing worker-crash-under-load provider-429-storm cut-streams
+chaos: $(MODEL)    ## a live gateway broken on purpose: stubs, then the local model; about two minutes
+	@$(RUN) -m orchestrator chaos live $(SMOKE) $(ARGS)
+	@$(RUN) -m orchestrator chaos live local-model-crash --config config/gateway.yaml $(ARGS)
+
+chaos-long: $(READY)  ## every scenario that ships, N times; make chaos-long N=5
+	@for round in $$(seq $(or $(N),1)); do for file in config/chaos/*.yaml; do \
+		$(RUN) -m orchestrator chaos live "$$file" $(ARGS) || exit $$?; done; done
+
 torture: $(MODEL)  ## the real model host broken under load; make torture N=100 FAULTS=kill,stop
 	@$(RUN) -m tests.torture.torture --rounds $(or $(N),100) --faults '$(FAULTS)' $(ARGS)
 

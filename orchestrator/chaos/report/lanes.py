@@ -82,7 +82,7 @@ def _faults(events: Sequence[Event], seconds: float) -> list[Span]:
         if struck:
             end = max(healed[-1] if healed else seconds, struck[-1].t)
             about = f"{name}: {struck[0].text('evidence', '')}, {len(struck)} times"
-            found.append(Span(struck[0].t, end, name, about))
+            found.append(Span(struck[0].t, end, f"{number:g}", about))
     return found
 
 

@@ -106,7 +106,9 @@ def timeline(picture: Picture) -> str:
 class _Drawing:
     def __init__(self, picture: Picture) -> None:
         self._picture = picture
-        self._seconds = max(picture.seconds, 0.001)
+        # the start of the gateway is no part of the run
+        self._begin = picture.phases[0].begin if picture.phases else 0.0
+        self._end = max(picture.seconds, self._begin + 0.001)
         self._parts: list[str] = []
         self._y = ROW * 2 + GAP
         self._top = self._y
@@ -132,13 +134,13 @@ class _Drawing:
         most = max((depth for _, depth in points), default=0.0)
         self._label(f"{name} (max {most:g})", self._y + CURVE / 2 + 4)
         floor = self._y + CURVE - 4
-        steps = [f"M{self._x(0):.1f},{floor}"]
+        steps = [f"M{self._x(self._begin):.1f},{floor}"]
         level = float(floor)
         for at, depth in points:
             steps.append(f"L{self._x(at):.1f},{level:.1f}")
             level = floor - (CURVE - 8) * depth / max(most, 1.0)
             steps.append(f"L{self._x(at):.1f},{level:.1f}")
-        steps.append(f"L{self._x(self._seconds):.1f},{level:.1f}")
+        steps.append(f"L{self._x(self._end):.1f},{level:.1f}")
         self._parts.append(
             f"<path d='{' '.join(steps)}' fill='none' stroke='#2b6cb0' stroke-width='1.2'/>"
         )
@@ -163,7 +165,7 @@ class _Drawing:
             )
         for number, span in enumerate(self._picture.faults):
             x, width = self._x(span.begin), max(2.0, self._x(span.end) - self._x(span.begin))
-            row = 24 + 10 * (number % 2)
+            row = 22 + 10 * (number % 2)
             found.append(
                 f"<rect x='{x:.1f}' y='{self._top - 8}' width='{width:.1f}'"
                 f" height='{self._y - self._top + 8}' fill='#f2b8ae' fill-opacity='.38'>"
@@ -175,7 +177,7 @@ class _Drawing:
     def _axis(self) -> list[str]:
         found: list[str] = []
         for tick in range(TICKS + 1):
-            at = self._seconds * tick / TICKS
+            at = self._begin + (self._end - self._begin) * tick / TICKS
             x = self._x(at)
             found.append(
                 f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{self._y}' y2='{self._y + 5}'"
@@ -191,7 +193,8 @@ class _Drawing:
         )
 
     def _x(self, at: float) -> float:
-        return LABEL + (WIDTH - LABEL - RIGHT) * min(max(at, 0.0), self._seconds) / self._seconds
+        share = (min(max(at, self._begin), self._end) - self._begin) / (self._end - self._begin)
+        return LABEL + (WIDTH - LABEL - RIGHT) * share
 
 
 def _legend(picture: Picture) -> str:
