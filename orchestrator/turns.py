@@ -239,6 +239,8 @@ class Turns:
         if first is None:
             self._move(line, NOWHERE)
             del self._lines[line.priority][line.caller]
+            if not any(self._lines):
+                self._due.clear()  # whoever is gone is not held until it would have risen
             return
         self._move(line, self._level(first, self._now))
         self._arm(line, first)

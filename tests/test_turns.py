@@ -333,6 +333,32 @@ def test_coming_back_costs_the_logarithm_of_how_many_came_back() -> None:
     assert comparisons_per_return(8_000) < 3 * comparisons_per_return(500)  # linear: 16 times
 
 
+def test_once_nobody_waits_nothing_is_held_of_those_who_did() -> None:
+    turns = Turns(AGING)
+    some = [waits(turns, make_ticket(number, caller=f"c{number % 3}")) for number in range(30)]
+    for ticket in some[:20]:
+        leave(turns, ticket)
+    while turns.first(0.0) is not None:
+        serve(turns)
+
+    assert repr(turns) == "<Turns, 0 in 0 lines>"
+    assert turns._due == []
+
+
+def calls_to_find_whom_to_shed(length: int) -> int:
+    turns = Turns(AGING)
+    for sequence in range(length):
+        waits(turns, make_ticket(sequence, Priority(sequence % 3), f"caller {sequence % 7}"))
+    request = make_request(priority=Priority.CRITICAL)
+    with Steps() as steps:
+        assert turns.to_shed(request, 0.0) is not None
+    return steps.count
+
+
+def test_finding_whom_to_shed_costs_the_same_with_ten_and_with_ten_thousand() -> None:
+    assert calls_to_find_whom_to_shed(10_000) <= calls_to_find_whom_to_shed(10)
+
+
 def test_who_left_and_who_rose_are_swept_out_and_do_not_pile_up() -> None:
     turns = Turns(AGING)
     for sequence in range(5_000):

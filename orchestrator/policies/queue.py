@@ -150,7 +150,9 @@ class PriorityQueue:
             return
         ticket.backing_off = False
         self._backing_off -= 1
-        if len(self._delayed) > SWEEP_FROM and len(self._delayed) > 2 * self._backing_off:
+        if not self._backing_off:
+            self._delayed.clear()
+        elif len(self._delayed) > SWEEP_FROM and len(self._delayed) > 2 * self._backing_off:
             self._delayed = [entry for entry in self._delayed if entry[2].queued]
             heapq.heapify(self._delayed)
 

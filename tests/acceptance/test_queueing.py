@@ -9,7 +9,11 @@ from typing import TypeVar
 import pytest
 
 from orchestrator.chaos.simulation import world
-from orchestrator.errors import OrchestratorError, UpstreamOverloadedError
+from orchestrator.errors import (
+    OrchestratorError,
+    RequestCanceledError,
+    UpstreamOverloadedError,
+)
 from orchestrator.events import Failed
 from orchestrator.plan import QueueSettings
 from orchestrator.policies.queue import OnFull
@@ -256,6 +260,37 @@ def test_a_provider_that_takes_three_at_a_time_is_asked_for_about_three_at_a_tim
     assert served >= 380
     assert refused < 0.1 * served
     assert 1 <= limit <= 6
+
+
+def test_a_thousand_cancels_in_the_queue_leave_nothing_and_refuse_nobody() -> None:
+    async def main() -> tuple[int, int, Answer]:
+        async with running({"m": takes(SECOND)}, slots=1, queue_capacity=1_000) as system:
+            await occupy(system, "m")
+            waiting = submitted(system, *(make_request(caller=f"c{n % 9}") for n in range(1_000)))
+            for request in waiting:
+                request.channel.end(Failed(RequestCanceledError("gone")))
+            deployment = system.deployments["m"]
+            left = len(deployment.queue), len(deployment.inflight)
+            return *left, await ask(system, make_request())
+
+    assert in_virtual_time(main) == (0, 1, Answer("", DONE))
+
+
+def test_one_slow_outlier_makes_no_refusal_and_no_long_wait_of_the_next_one() -> None:
+    async def main() -> tuple[list[Answer], float]:
+        stage = Stage(lambda _request, call: [10.0 if call == 5 else 1.0, DONE])
+        async with running({"m": stage}, slots=1, queue_capacity=40) as system:
+            await occupy(system, "m")
+            waiting = submitted(system, *(make_request(timeout=1_000) for _ in range(40)))
+            answers = [await read(request) for request in waiting[:20]]
+            submitted(system, *(make_request(timeout=1_000) for _ in range(20)))
+            refused = error_in(await ask(system, make_request()))
+            return answers, refused.retry_after or 0.0
+
+    answers, told = in_virtual_time(main)
+
+    assert codes(answers) == {"ok": 20}
+    assert 1.0 <= told < 2.0
 
 
 async def calls_of_a_dispatch(waiting: int) -> float:

@@ -160,6 +160,18 @@ def test_requests_that_ended_while_they_backed_off_are_swept_out() -> None:
     assert queue.peek(5.0) is tickets[0]
 
 
+def test_once_nobody_backs_off_nothing_is_held_of_those_who_did() -> None:
+    queue = PriorityQueue("m", 10)
+    tickets = [make_ticket(sequence) for sequence in range(10)]
+    for ticket in tickets:
+        queue.push_back(ticket, not_before=5.0)
+    for ticket in tickets:
+        queue.discard(ticket)
+
+    assert queue._delayed == []
+    assert queue.next_time() is None
+
+
 def full_queue(
     on_full: OnFull = "failover", *, capacity: int = 2, waiting: int = 0
 ) -> PriorityQueue:
