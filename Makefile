@@ -108,6 +108,9 @@ leaks: $(READY)    ## whether anything grows with the number of streams; make le
 races: $(READY)    ## races with real threads; make races N=10000
 	@$(RUN) -m tests.torture.races --trials $(or $(N),10000) $(ARGS)
 
+limits: $(MODEL)   ## a minute of real time at five times a limit; make limits SECONDS=60
+	@LIMITS_SECONDS=$(or $(SECONDS),60) $(RUN) -m pytest tests/acceptance/test_limits_live.py $(ARGS)
+
 bench: $(READY)    ## ours beside what `make bench-peers` installed; make bench ARGS='--rounds 3'
 	@$(RUN) -m bench.run $(ARGS)
 

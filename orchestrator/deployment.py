@@ -18,7 +18,7 @@ from orchestrator.errors import InvalidRequestError, describe
 from orchestrator.inflight import MAX_CAUSE_TEXT, Fault, Inflight, Poisoned, Shed, StateName, Ticket
 from orchestrator.plan import DeploymentPlan
 from orchestrator.points import Passage, Point, Points
-from orchestrator.policies.breaker import Breaker
+from orchestrator.policies.breaker import Breaker, Forced
 from orchestrator.policies.concurrency import Concurrency
 from orchestrator.policies.limits.limiter import STATE_LEVELS, RateLimiter
 from orchestrator.policies.queue import PriorityQueue
@@ -76,7 +76,9 @@ class RunningDeployment:
             breaker=Breaker(
                 plan.name,
                 failure_threshold=plan.breaker.failure_threshold,
+                failure_rate=plan.breaker.failure_rate,
                 open_for=plan.breaker.open_for,
+                max_open_for=plan.breaker.max_open_for,
                 probes=plan.breaker.probes,
                 points=points,
             ),
@@ -211,6 +213,16 @@ class RunningDeployment:
         if cause is None or inflight.ready or inflight.state_name != "serving":
             return None
         return f"no slot is live; the last one ended by {describe(cause)[:MAX_CAUSE_TEXT]}"
+
+    def force_breaker(self, state: Forced | None) -> None:
+        """Holds the circuit breaker open or closed, whatever happens, until it is let go (None)."""
+        self.gates.breaker.force(state)
+        logger.warning(
+            "the circuit breaker of %s is %s",
+            self.plan.name,
+            f"held {state}" if state else "let go",
+            extra={"deployment": self.plan.name},
+        )
 
     def poison(self, stage: str, cause: BaseException) -> None:
         """Ends the engine's generation because of something outside of its actors."""

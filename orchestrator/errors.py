@@ -58,8 +58,8 @@ class OrchestratorError(Exception):
     fails_over: ClassVar[bool] = False
     """Whether the next deployment of the route may be tried while nothing was delivered."""
     trips_breaker: ClassVar[bool] = False
-    free_retry: ClassVar[bool] = False
-    """Whether trying again costs no retry budget, because no upstream was reached."""
+    retry_cost: ClassVar[int] = 1
+    """Of the retry budget, what trying again costs; 0 if no upstream was reached."""
     is_overload: ClassVar[bool] = False
     """Whether fewer attempts at the same time may be the cure."""
     is_silence: ClassVar[bool] = False
@@ -273,7 +273,7 @@ class UpstreamConnectError(UpstreamError):
     """No connection could be made: nothing was sent."""
 
     code = "upstream_unreachable"
-    free_retry = True
+    retry_cost = 0
 
 
 class UpstreamServerError(UpstreamError):
@@ -295,6 +295,7 @@ class UpstreamTimeoutError(UpstreamError):
 
     status_code = 504
     code = "upstream_timeout"
+    retry_cost = 2
     is_overload = True
     is_silence = True
 
@@ -373,7 +374,7 @@ class CircuitOpenError(OrchestratorError):
     kind = "overloaded_error"
     scope = "upstream"
     fails_over = True
-    free_retry = True
+    retry_cost = 0
 
 
 class WorkerError(OrchestratorError):

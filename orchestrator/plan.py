@@ -18,6 +18,7 @@ from orchestrator.accounts import Accounts, Tariff
 from orchestrator.actors.supervisor import Supervision
 from orchestrator.config import Config
 from orchestrator.ledger.ledger import Ledger, LedgerSettings
+from orchestrator.policies.breaker import FailureRate
 from orchestrator.policies.budget import EACH, Budget, Budgets, Scope
 from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.pricing import Price, PriceTable
@@ -43,9 +44,11 @@ logger = logging.getLogger(__name__)
 class BreakerSettings:
     """See `policies.breaker.Breaker`."""
 
-    failure_threshold: int = 10
+    failure_threshold: int = 4
+    failure_rate: FailureRate | None = field(default_factory=FailureRate)
     open_for: float = 30.0
-    """Seconds."""
+    """Seconds; so is the next."""
+    max_open_for: float = 300.0
     probes: int = 1
 
 
@@ -224,10 +227,17 @@ def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> D
             max_attempts=section.retry.max_attempts,
             initial_backoff=section.retry.initial_backoff,
             max_backoff=section.retry.max_backoff,
+            on={**section.retry.on},
         ),
         breaker=BreakerSettings(
             failure_threshold=section.breaker.failure_threshold,
+            failure_rate=FailureRate(
+                share=section.breaker.failure_rate,
+                window=section.breaker.window,
+                min_calls=section.breaker.min_calls,
+            ),
             open_for=section.breaker.open_for,
+            max_open_for=max(section.breaker.open_for, section.breaker.max_open_for),
             probes=section.breaker.probes,
         ),
         steps=StepLimits(

@@ -2,9 +2,12 @@
 
 States and moves:
 
-    closed --(failure_threshold consecutive upstream failures)--> open
+    closed --(failure_threshold failures in a row, or failure_rate of a window's)--> open
     open --(open_for seconds)--> half-open --(a probe succeeds)--> closed
-                                     └─────(a probe fails)───────> open
+                                     └─────(a probe fails)───────> open, for twice as long
+
+The open time doubles from `open_for` to `max_open_for` each time that it opens again; it is back at
+`open_for` once the breaker has been closed for as long as it was open last.
 
 pybreaker's own ways to guard a call (`call`, `calling`, the decorator) are not used around an
 attempt: they take a coroutine that fails for a success, a cancel for a failure, hold a lock while
@@ -16,17 +19,67 @@ state; outcomes are replayed into it, and this file adds what it lacks:
     * A counted number of probes; a probe's place is given back on every way out.
     * A cancel, a 4xx and every local error are no verdict.
     * Time is the loop's clock, which no one can step back (pybreaker reads the wall clock).
+    * A window over failures: one that fails two of three for ever never fails ten in a row.
+    * An operator's word, which goes before all that was counted until it is taken back.
 """
 
 import asyncio
 import contextlib
-from typing import NoReturn
+from dataclasses import dataclass
+from typing import Literal, NoReturn
 
 import pybreaker
 from typing_extensions import override
 
 from orchestrator.errors import CircuitOpenError, OrchestratorError
 from orchestrator.points import Passage, Point, Points
+
+Forced = Literal["open", "closed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRate:
+    """When too many of the attempts fail, though not in a row."""
+
+    share: float = 0.5
+    """Of the attempts in the window, above 0 and up to 1."""
+    window: float = 60.0
+    """Seconds."""
+    min_calls: int = 20
+    """Attempts in the window below which no share is worth anything."""
+
+
+class _Tally:
+    """Outcomes of the last window, in ten cells, so that a step costs the same however many."""
+
+    __slots__ = ("_cell", "_cells", "_newest", "_rate")
+
+    CELLS = 10
+
+    def __init__(self, rate: FailureRate) -> None:
+        self._rate = rate
+        self._cell = rate.window / self.CELLS
+        self._cells = [[0, 0] for _ in range(self.CELLS)]
+        self._newest = 0
+
+    def note(self, now: float, *, failed: bool) -> bool:
+        """Counts an outcome; True if too many have failed."""
+        newest = int(now / self._cell)
+        for cell in range(max(self._newest + 1, newest - self.CELLS + 1), newest + 1):
+            self._cells[cell % self.CELLS] = [0, 0]
+        self._newest = max(self._newest, newest)
+        place = self._cells[newest % self.CELLS]
+        place[0] += 1
+        if not failed:
+            return False
+        place[1] += 1
+        calls = sum(cell[0] for cell in self._cells)
+        failures = sum(cell[1] for cell in self._cells)
+        return calls >= self._rate.min_calls and failures >= self._rate.share * calls
+
+    def clear(self) -> None:
+        """A new era begins."""
+        self._cells = [[0, 0] for _ in range(self.CELLS)]
 
 
 class Breaker(pybreaker.CircuitBreakerListener):
@@ -35,7 +88,9 @@ class Breaker(pybreaker.CircuitBreakerListener):
     Args:
         name: The deployment, for the error's text.
         failure_threshold: Consecutive upstream failures that open it.
+        failure_rate: Failures within a window that open it too; None looks at those in a row only.
         open_for: Seconds until the first probe.
+        max_open_for: Seconds that it is open at the most, however often it opens again.
         probes: Attempts at once while half-open.
         points: Told of every move, if anybody looks on.
     """
@@ -44,13 +99,20 @@ class Breaker(pybreaker.CircuitBreakerListener):
         self,
         name: str,
         *,
-        failure_threshold: int = 10,
+        failure_threshold: int = 4,
+        failure_rate: FailureRate | None = None,
         open_for: float = 30.0,
+        max_open_for: float = 300.0,
         probes: int = 1,
         points: Points | None = None,
     ) -> None:
         self._name = name
-        self._open_for = open_for
+        self._tally = None if failure_rate is None else _Tally(failure_rate)
+        self._first_open_for = self._open_for = open_for
+        self._max_open_for = max(open_for, max_open_for)
+        self._forced: Forced | None = None
+        self._opened_before = False
+        self._closed_at = 0.0
         self._probes = probes
         self._points = points
         self._era = 0
@@ -62,12 +124,28 @@ class Breaker(pybreaker.CircuitBreakerListener):
         )
 
     def __repr__(self) -> str:
-        return f"<Breaker {self._name} {self.state}, {self._probing} probing>"
+        forced = ", forced" if self._forced else ""
+        return f"<Breaker {self._name} {self.state}{forced}, {self._probing} probing>"
 
     @property
     def state(self) -> str:
-        """`closed`, `open` or `half-open`."""
-        return self._machine.current_state
+        """`closed`, `open` or `half-open`; what it is forced to be, if it is."""
+        return self._forced or self._machine.current_state
+
+    @property
+    def forced(self) -> Forced | None:
+        """What an operator holds it at; None if it goes by what it counts."""
+        return self._forced
+
+    def force(self, state: Forced | None) -> None:
+        """Holds it open or closed, whatever is counted, until it is let go with None.
+
+        Once let go it begins anew: closed, with nothing counted.
+        """
+        self._forced = state
+        self._machine.close()  # a new era: outcomes of before count for nothing
+        self._open_for = self._first_open_for
+        self._opened_before = False
 
     @override
     def state_change(
@@ -79,8 +157,18 @@ class Breaker(pybreaker.CircuitBreakerListener):
         """Called by pybreaker at each move: a new era begins."""
         self._era += 1
         self._probing = 0
+        if self._tally is not None:
+            self._tally.clear()
         if new_state.name == pybreaker.STATE_OPEN:
-            self._opened_at = asyncio.get_running_loop().time()
+            self._opened_at = now = asyncio.get_running_loop().time()
+            well = old_state is not None and old_state.name == pybreaker.STATE_CLOSED
+            if well and now - self._closed_at >= self._open_for:
+                self._open_for = self._first_open_for
+            elif self._opened_before:
+                self._open_for = min(2 * self._open_for, self._max_open_for)
+            self._opened_before = True
+        elif new_state.name == pybreaker.STATE_CLOSED:
+            self._closed_at = asyncio.get_running_loop().time()
         if self._points is not None:
             passage = Passage(
                 point=Point.BREAKER_MOVED, deployment=self._name, state=new_state.name
@@ -89,6 +177,8 @@ class Breaker(pybreaker.CircuitBreakerListener):
 
     def refusal(self, now: float) -> CircuitOpenError | None:
         """Looks without taking anything: why an attempt started now would be refused, or None."""
+        if self._forced is not None:
+            return self._refuse(None) if self._forced == "open" else None
         state = self._machine.current_state
         if state == pybreaker.STATE_CLOSED:
             return None
@@ -106,7 +196,7 @@ class Breaker(pybreaker.CircuitBreakerListener):
         Raises:
             CircuitOpenError: It is open and not due, or half-open with all probes out.
         """
-        if self._machine.current_state == pybreaker.STATE_CLOSED:
+        if self._forced != "open" and self._machine.current_state == pybreaker.STATE_CLOSED:
             return self._era
         if (refusal := self.refusal(now)) is not None:
             raise refusal
@@ -120,6 +210,10 @@ class Breaker(pybreaker.CircuitBreakerListener):
         if era != self._era:
             return
         self._give_back_probe()
+        if self._forced is not None:
+            return
+        if self._tally is not None:
+            self._tally.note(asyncio.get_running_loop().time(), failed=False)
         if self._machine.fail_counter or self._machine.current_state != pybreaker.STATE_CLOSED:
             self._machine.call(_nothing)
 
@@ -132,6 +226,11 @@ class Breaker(pybreaker.CircuitBreakerListener):
             return
         self._give_back_probe()
         self._last_failure = error
+        if self._forced is not None:
+            return
+        if self._too_many_failed() and self.state == pybreaker.STATE_CLOSED:
+            self._machine.open()
+            return
         with contextlib.suppress(OrchestratorError):  # replayed for the machine's count only
             self._machine.call(_raise, error)
 
@@ -140,14 +239,19 @@ class Breaker(pybreaker.CircuitBreakerListener):
         if era == self._era:
             self._give_back_probe()
 
+    def _too_many_failed(self) -> bool:
+        if self._tally is None:
+            return False
+        return self._tally.note(asyncio.get_running_loop().time(), failed=True)
+
     def _give_back_probe(self) -> None:
         if self._probing:
             self._probing -= 1
 
-    def _refuse(self, wait: float) -> CircuitOpenError:
+    def _refuse(self, wait: float | None) -> CircuitOpenError:
+        until = "an operator holds it so" if wait is None else f"next probe in {wait:.1f} s"
         error = CircuitOpenError(
-            f"the circuit breaker of {self._name} is {self.state}; next probe in {wait:.1f} s",
-            retry_after=wait,
+            f"the circuit breaker of {self._name} is {self.state}; {until}", retry_after=wait
         )
         error.__cause__ = self._last_failure
         return error

@@ -5,7 +5,8 @@ turn an outage of a provider at its limit into three times its limit, and keep i
 the number of tries and the deadline of one request there is a budget over all of them: in any ten
 seconds at most a fifth of the accepted requests, plus a small floor, may be tried again (the shape
 is Finagle's; the figures are DESIGN.md's). A retry that the budget refuses fails at once; it is
-never queued.
+never queued. After a timeout it costs twice as much, for an upstream that is that slow has its work
+still to do; where nothing reached an upstream it costs nothing.
 
 The delay is tenacity's exponential with full jitter; a hint of the server (`Retry-After`) makes it
 longer, never shorter, and a hint that doesn't fit into the cap or the request's deadline means that
@@ -14,7 +15,8 @@ state that concurrent requests would share, and cost 20 us even when nothing fai
 """
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import tenacity
 
@@ -47,7 +49,8 @@ class RetryBudget:
         self._window = window
         self._accepted: deque[list[float]] = deque()  # [second, how many]: one entry per second
         self._accepted_in_window = 0
-        self._spent: deque[float] = deque()
+        self._spent: deque[tuple[float, int]] = deque()
+        self._spent_in_window = 0
 
     def accepted(self, now: float) -> None:
         """A request was accepted (loop time, seconds)."""
@@ -59,14 +62,20 @@ class RetryBudget:
             self._forget(now)
         self._accepted_in_window += 1
 
-    def spend(self, now: float) -> bool:
-        """Takes the right to one retry, or says that there is none left."""
+    def spend(self, now: float, cost: int = 1) -> bool:
+        """Takes the right to one retry, or says that there is none left.
+
+        Args:
+            now: Loop time, seconds.
+            cost: Of a retry after what failed; at least 1.
+        """
         self._forget(now)
-        while self._spent and self._spent[0] <= now - self._window:
-            self._spent.popleft()
-        if len(self._spent) + 1 > self._share * self._accepted_in_window + self._floor:
+        while self._spent and self._spent[0][0] <= now - self._window:
+            self._spent_in_window -= self._spent.popleft()[1]
+        if self._spent_in_window + cost > self._share * self._accepted_in_window + self._floor:
             return False
-        self._spent.append(now)
+        self._spent.append((now, cost))
+        self._spent_in_window += cost
         return True
 
     def _forget(self, now: float) -> None:
@@ -84,6 +93,8 @@ class RetrySettings:
     """Seconds; doubled per attempt, then multiplied by a random number from 0 to 1."""
     max_backoff: float = 10.0
     """Seconds; also the longest `Retry-After` that is waited for."""
+    on: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Attempts in all by the code of what failed, in place of `max_attempts`."""
 
 
 class RetryPolicy:
@@ -132,7 +143,8 @@ class RetryPolicy:
             return None
         state = tenacity.RetryCallState(self._machinery, fn=None, args=(), kwargs={})
         state.attempt_number = attempts
-        if self._stop(state):
+        most = self._settings.on.get(error.code)
+        if self._stop(state) if most is None else attempts >= most:
             return None
         delay = max(self._wait(state), MIN_DELAY)
         if error.retry_after is not None:
@@ -141,6 +153,6 @@ class RetryPolicy:
             delay = max(delay, error.retry_after)
         if now + delay >= deadline:
             return None
-        if not error.free_retry and not self.budget.spend(now):
+        if error.retry_cost and not self.budget.spend(now, error.retry_cost):
             return None
         return now + delay

@@ -100,6 +100,17 @@ def money(places: int) -> Value:
     return Value(read, {"type": "number", "minimum": 0, "maximum": MAX_USD})
 
 
+def share() -> Value:
+    """A part of a whole: above 0, up to 1."""
+
+    def read(value: object, _: ValidationInfo) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1:
+            return float(value)
+        raise not_allowed("a number above 0, up to 1")
+
+    return Value(read, {"type": "number", "exclusiveMinimum": 0, "maximum": 1})
+
+
 def seconds(low: float = 0.001, high: float = 86400.0) -> Value:
     """A duration with its unit (`200ms`, `30s`, `10m`, `1h`), kept as seconds."""
     limits = f"{duration_text(low)} to {duration_text(high)}"

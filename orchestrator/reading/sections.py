@@ -4,22 +4,41 @@ One frozen model a section, in the order of the file; the text below each key is
 shows. A section or key that is left out, or left empty, takes its default.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     model_validator,
 )
 from pydantic.config import JsonDict
 
-from orchestrator.reading.quantities import duration_text, seconds, size, text, whole, wrong
+from orchestrator.reading.quantities import duration_text, seconds, share, size, text, whole, wrong
 from orchestrator.reading.references import folder_place, model_place
 
 Count = Annotated[int, whole(1, 1_000_000_000)]
 Duration = Annotated[float, seconds()]
 NonEmpty = Annotated[str, text(r"^\S(.*\S)?$", "a text that isn't empty, without blanks around it")]
+
+RetryableCode = Literal[
+    "upstream_error",
+    "upstream_unreachable",
+    "upstream_server_error",
+    "upstream_overloaded",
+    "upstream_timeout",
+    "upstream_truncated",
+    "upstream_protocol_error",
+    "upstream_conflict",
+    "upstream_rate_limited",
+    "worker_error",
+    "worker_crashed",
+    "worker_hung",
+    "worker_start_failed",
+]
+"""Codes of errors after which the same deployment may be tried again."""
 
 
 def _nullable_unless_required(schema: JsonDict) -> None:
@@ -162,6 +181,11 @@ class Retry(Section):
     """Longest wait before the second attempt; it doubles with each one."""
     max_backoff: Duration = 10.0
     """Longest wait between two attempts, a provider's Retry-After included."""
+    on: Annotated[
+        Mapping[RetryableCode, Annotated[int, whole(1, 20)]],
+        Field(json_schema_extra={"additionalProperties": False}),
+    ] = Field(default={})
+    """Attempts by the code of what failed, in place of max_attempts; 1 is not repeated."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -172,10 +196,18 @@ class Retry(Section):
 class Breaker(Section):
     """When a deployment that keeps failing is left alone for a while."""
 
-    failure_threshold: Annotated[int, whole(1, 10_000)] = 10
+    failure_threshold: Annotated[int, whole(1, 10_000)] = 4
     """Failures in a row that open it."""
+    failure_rate: Annotated[float, share()] = 0.5
+    """Share of the attempts within the window whose failure opens it too; 1 takes all of them."""
+    window: Duration = 60.0
+    """The time in which that share is counted."""
+    min_calls: Annotated[int, whole(1, 1_000_000)] = 20
+    """Attempts within the window below which no share opens it."""
     open_for: Duration = 30.0
-    """How long nothing is tried once it is open."""
+    """How long nothing is tried once it is open; twice as long each time that it opens again."""
+    max_open_for: Duration = 300.0
+    """The longest that nothing is tried."""
     probes: Annotated[int, whole(1, 100)] = 1
     """Attempts let through to see whether it can close again."""
 

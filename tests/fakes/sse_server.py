@@ -107,6 +107,8 @@ class Recorded:
     connection: int
     """Number of the connection that it came on, from 0."""
     peer_gone: asyncio.Event = field(default_factory=asyncio.Event)
+    at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    """Loop time, seconds."""
 
     @property
     def json(self) -> dict[str, object]:

@@ -24,7 +24,7 @@ from orchestrator.errors import (
     UpstreamServerError,
     WorkerCrashedError,
 )
-from orchestrator.policies.breaker import Breaker
+from orchestrator.policies.breaker import Breaker, FailureRate
 
 LEGAL = {("closed", "open"), ("open", "half-open"), ("half-open", "open"), ("half-open", "closed")}
 NO_VERDICTS = [
@@ -59,7 +59,7 @@ class Traced(Breaker):
 
     def __init__(self) -> None:
         self.moves: list[tuple[str, str]] = []
-        super().__init__("m", failure_threshold=3, open_for=10.0, probes=2)
+        super().__init__("m", failure_threshold=3, open_for=10.0, max_open_for=10.0, probes=2)
 
     @override
     def state_change(
@@ -119,7 +119,11 @@ class BreakerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def succeed(self, data: st.DataObject) -> None:
         out = self.take(data)
-        self.breaker.succeeded(out.era)
+
+        async def succeeded() -> None:
+            self.breaker.succeeded(out.era)
+
+        self.loop.run_until_complete(succeeded())
         if out.model_era == self.era:
             self.failures = 0
             if self.state == "half-open":
@@ -257,7 +261,7 @@ def test_a_provider_that_fails_for_ever_gets_one_probe_per_open_time() -> None:
             await asyncio.sleep(0.1)
         return let_through
 
-    assert run(0, main) == 10 + 6
+    assert run(0, main) == 10 + 2  # after 30 s, and 60 s after that
 
 
 class SteppedBack(datetime):
@@ -355,3 +359,132 @@ async def test_replayed_outcomes_leave_no_word_in_the_log(
 
 def test_its_repr_says_state_and_probes_in_words() -> None:
     assert repr(Breaker("m")) == "<Breaker m closed, 0 probing>"
+
+
+def opened_for(breaker: Breaker) -> float:
+    """Seconds until its next probe, just after it opened."""
+    refusal = breaker.refusal(now())
+    assert refusal is not None
+    assert refusal.retry_after is not None
+    return round(refusal.retry_after, 3)
+
+
+def test_it_is_open_for_twice_as_long_each_time_that_its_probe_fails() -> None:
+    async def main() -> list[float]:
+        breaker = Breaker("m", failure_threshold=3, open_for=30.0, max_open_for=100.0)
+        waits: list[float] = []
+        fail(breaker, now(), 3)
+        for _ in range(4):
+            waits.append(opened_for(breaker))
+            await asyncio.sleep(waits[-1])
+            fail(breaker, now())
+        return waits
+
+    assert run(0, main) == [30.0, 60.0, 100.0, 100.0]
+
+
+@pytest.mark.parametrize(("healthy", "next_wait"), [(59.0, 120.0), (61.0, 30.0)])
+def test_its_open_time_is_the_first_again_after_as_long_a_healthy_time(
+    healthy: float, next_wait: float
+) -> None:
+    async def main() -> float:
+        breaker = Breaker("m", failure_threshold=1, open_for=30.0)
+        fail(breaker, now())
+        await asyncio.sleep(30)
+        fail(breaker, now())
+        await asyncio.sleep(60)
+        breaker.succeeded(breaker.admit(now()))
+        await asyncio.sleep(healthy)
+        fail(breaker, now())
+        return opened_for(breaker)
+
+    assert run(0, main) == next_wait
+
+
+def answer(breaker: Breaker, *, well: bool) -> None:
+    era = breaker.admit(now())
+    if well:
+        breaker.succeeded(era)
+    else:
+        breaker.failed(era, UpstreamServerError("500"))
+
+
+def test_p9_one_that_fails_every_other_time_opens_by_its_share() -> None:
+    async def main() -> tuple[int, str]:
+        breaker = Breaker("m", failure_threshold=10, failure_rate=FailureRate(min_calls=20))
+        calls = 0
+        while breaker.state == "closed" and calls < 1000:
+            answer(breaker, well=calls % 2 == 0)
+            calls += 1
+            await asyncio.sleep(0.1)
+        return calls, breaker.state
+
+    assert run(0, main) == (20, "open")
+
+
+@pytest.mark.parametrize(("pause", "state"), [(1.0, "open"), (7.0, "closed")])
+def test_failures_that_lie_far_apart_are_no_share_of_a_window(pause: float, state: str) -> None:
+    async def main() -> str:
+        rate = FailureRate(share=0.3, window=60.0, min_calls=20)
+        breaker = Breaker("m", failure_threshold=10, failure_rate=rate)
+        for call in range(40):
+            if breaker.state == "open":
+                break
+            answer(breaker, well=call % 3 != 0)
+            await asyncio.sleep(pause)
+        return breaker.state
+
+    assert run(0, main) == state
+
+
+def test_few_failures_among_many_attempts_open_nothing() -> None:
+    async def main() -> str:
+        breaker = Breaker("m", failure_threshold=10, failure_rate=FailureRate())
+        for call in range(1000):
+            answer(breaker, well=call % 3 != 0)
+            await asyncio.sleep(0.01)
+        return breaker.state
+
+    assert run(0, main) == "closed"
+
+
+def test_one_that_is_held_open_lets_nothing_through_until_it_is_let_go() -> None:
+    async def main() -> tuple[str, str, str]:
+        breaker = Breaker("m", failure_threshold=1, open_for=30.0)
+        breaker.force("open")
+        await asyncio.sleep(3600)
+        with pytest.raises(CircuitOpenError, match="an operator holds it so") as caught:
+            breaker.admit(now())
+        assert caught.value.retry_after is None
+        held = breaker.state
+        breaker.force(None)
+        answer(breaker, well=True)
+        return held, breaker.state, repr(breaker)
+
+    assert run(0, main) == ("open", "closed", "<Breaker m closed, 0 probing>")
+
+
+def test_one_that_is_held_closed_lets_all_through_whatever_fails() -> None:
+    async def main() -> tuple[str, str]:
+        breaker = Breaker("m", failure_threshold=1, failure_rate=FailureRate(min_calls=1))
+        fail(breaker, now())
+        breaker.force("closed")
+        fail(breaker, now(), 50)
+        held = breaker.state
+        breaker.force(None)
+        fail(breaker, now())
+        return held, breaker.state
+
+    assert run(0, main) == ("closed", "open")
+
+
+def test_an_attempt_from_before_it_was_forced_moves_nothing_after() -> None:
+    async def main() -> str:
+        breaker = Breaker("m", failure_threshold=1)
+        era = breaker.admit(now())
+        breaker.force("closed")
+        breaker.force(None)
+        breaker.failed(era, UpstreamServerError("500"))
+        return breaker.state
+
+    assert run(0, main) == "closed"

@@ -1,12 +1,14 @@
 """Retries stay within the budget, the deadline and what the server asked for."""
 
 import asyncio
+from typing import get_args
 
 import hypothesis.strategies as st
 import pytest
 import tenacity
 from hypothesis import given, settings
 
+from orchestrator import errors
 from orchestrator.errors import (
     CircuitOpenError,
     InternalError,
@@ -16,6 +18,7 @@ from orchestrator.errors import (
     UpstreamQuotaExceededError,
     UpstreamRateLimitedError,
     UpstreamServerError,
+    UpstreamTimeoutError,
     WorkerCrashedError,
 )
 from orchestrator.policies.retry import (
@@ -26,6 +29,7 @@ from orchestrator.policies.retry import (
     RetryPolicy,
     RetrySettings,
 )
+from orchestrator.reading.sections import RetryableCode
 
 FOREVER = 1e9
 
@@ -222,3 +226,48 @@ def test_tenacity_still_has_the_strategies_that_are_asked() -> None:
     assert tenacity.stop_after_attempt(3)(state) is True
     assert tenacity.stop_after_attempt(4)(state) is False
     assert 0 <= tenacity.wait_random_exponential(multiplier=1, max=3)(state) <= 3
+
+
+def test_a_retry_after_a_timeout_costs_the_budget_twice() -> None:
+    budget = RetryBudget(floor=10)
+    policy = RetryPolicy(RetrySettings(max_attempts=20), budget)
+
+    timeouts = sum(
+        policy.next_try(UpstreamTimeoutError("slow"), attempts=1, now=0.0, deadline=100.0)
+        is not None
+        for _ in range(20)
+    )
+
+    assert timeouts == 5
+    assert not budget.spend(0.0)
+
+
+@pytest.mark.parametrize(("code", "tries"), [("upstream_timeout", 1), ("upstream_server_error", 5)])
+def test_each_kind_of_failure_may_have_tries_of_its_own(code: str, tries: int) -> None:
+    kinds = {"upstream_timeout": UpstreamTimeoutError, "upstream_server_error": UpstreamServerError}
+    policy = RetryPolicy(RetrySettings(max_attempts=3, on={code: tries}), RetryBudget(floor=100))
+
+    attempts = 1
+    while policy.next_try(kinds[code]("x"), attempts=attempts, now=0.0, deadline=1e6) is not None:
+        attempts += 1
+
+    assert attempts == tries
+
+
+def test_another_key_is_tried_at_once_however_long_the_refused_one_rests() -> None:
+    policy = RetryPolicy(RetrySettings(), RetryBudget(floor=1))
+    error = UpstreamRateLimitedError("429", retry_after=3600.0)
+
+    first = policy.next_try(error, attempts=1, now=7.0, deadline=100.0, other_key=True)
+    over_budget = policy.next_try(error, attempts=1, now=7.0, deadline=100.0, other_key=True)
+
+    assert (first, over_budget) == (7.0, None)
+
+
+def test_the_codes_that_a_configuration_may_name_are_those_that_are_retried() -> None:
+    kinds = [OrchestratorError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    retried = {kind.code for kind in kinds if kind.retryable and kind.__module__ == errors.__name__}
+
+    assert retried == set(get_args(RetryableCode))

@@ -47,7 +47,7 @@ READ_SECONDS = 60.0
 PROBE_SECONDS = 120.0
 PROBE_STEP = 0.05
 AFTER_HEAL = 20
-WARM_UPS = 4
+WARM_UPS = 12
 
 
 class StuckError(SimulationError):
@@ -363,6 +363,7 @@ def _deployment_plan(shape: Shape, provider: Provider) -> DeploymentPlan:
         breaker=BreakerSettings(
             failure_threshold=shape.failure_threshold,
             open_for=shape.open_for,
+            max_open_for=4 * shape.open_for,
             probes=shape.probes,
         ),
         steps=StepLimits(connect=shape.stall, first_token=shape.stall, inter_token=shape.stall),

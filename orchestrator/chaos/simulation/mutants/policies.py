@@ -153,7 +153,7 @@ class NoBudget(RetryBudget):
     """Every retry is allowed."""
 
     @override
-    def spend(self, now: float) -> bool:
+    def spend(self, now: float, cost: int = 1) -> bool:
         return True
 
 
