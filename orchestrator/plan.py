@@ -44,8 +44,8 @@ logger = logging.getLogger(__name__)
 class BreakerSettings:
     """See `policies.breaker.Breaker`."""
 
-    failure_threshold: int = 4
-    failure_rate: FailureRate | None = field(default_factory=FailureRate)
+    failure_threshold: int = 10
+    failure_rate: FailureRate | None = None
     open_for: float = 30.0
     """Seconds; so is the next."""
     max_open_for: float = 300.0
@@ -227,7 +227,7 @@ def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> D
             max_attempts=section.retry.max_attempts,
             initial_backoff=section.retry.initial_backoff,
             max_backoff=section.retry.max_backoff,
-            on={**section.retry.on},
+            attempts={**section.retry.attempts},
         ),
         breaker=BreakerSettings(
             failure_threshold=section.breaker.failure_threshold,

@@ -41,11 +41,11 @@ Forced = Literal["open", "closed"]
 class FailureRate:
     """When too many of the attempts fail, though not in a row."""
 
-    share: float = 0.5
+    share: float = 0.6
     """Of the attempts in the window, above 0 and up to 1."""
     window: float = 60.0
     """Seconds."""
-    min_calls: int = 20
+    min_calls: int = 4
     """Attempts in the window below which no share is worth anything."""
 
 
@@ -99,7 +99,7 @@ class Breaker(pybreaker.CircuitBreakerListener):
         self,
         name: str,
         *,
-        failure_threshold: int = 4,
+        failure_threshold: int = 10,
         failure_rate: FailureRate | None = None,
         open_for: float = 30.0,
         max_open_for: float = 300.0,

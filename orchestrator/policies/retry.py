@@ -93,7 +93,7 @@ class RetrySettings:
     """Seconds; doubled per attempt, then multiplied by a random number from 0 to 1."""
     max_backoff: float = 10.0
     """Seconds; also the longest `Retry-After` that is waited for."""
-    on: Mapping[str, int] = field(default_factory=dict[str, int])
+    attempts: Mapping[str, int] = field(default_factory=dict[str, int])
     """Attempts in all by the code of what failed, in place of `max_attempts`."""
 
 
@@ -143,7 +143,7 @@ class RetryPolicy:
             return None
         state = tenacity.RetryCallState(self._machinery, fn=None, args=(), kwargs={})
         state.attempt_number = attempts
-        most = self._settings.on.get(error.code)
+        most = self._settings.attempts.get(error.code)
         if self._stop(state) if most is None else attempts >= most:
             return None
         delay = max(self._wait(state), MIN_DELAY)

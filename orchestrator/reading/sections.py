@@ -181,7 +181,7 @@ class Retry(Section):
     """Longest wait before the second attempt; it doubles with each one."""
     max_backoff: Duration = 10.0
     """Longest wait between two attempts, a provider's Retry-After included."""
-    on: Annotated[
+    attempts: Annotated[
         Mapping[RetryableCode, Annotated[int, whole(1, 20)]],
         Field(json_schema_extra={"additionalProperties": False}),
     ] = Field(default={})
@@ -196,13 +196,13 @@ class Retry(Section):
 class Breaker(Section):
     """When a deployment that keeps failing is left alone for a while."""
 
-    failure_threshold: Annotated[int, whole(1, 10_000)] = 4
+    failure_threshold: Annotated[int, whole(1, 10_000)] = 10
     """Failures in a row that open it."""
-    failure_rate: Annotated[float, share()] = 0.5
+    failure_rate: Annotated[float, share()] = 0.6
     """Share of the attempts within the window whose failure opens it too; 1 takes all of them."""
     window: Duration = 60.0
     """The time in which that share is counted."""
-    min_calls: Annotated[int, whole(1, 1_000_000)] = 20
+    min_calls: Annotated[int, whole(1, 1_000_000)] = 4
     """Attempts within the window below which no share opens it."""
     open_for: Duration = 30.0
     """How long nothing is tried once it is open; twice as long each time that it opens again."""

@@ -22,6 +22,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Finished, FinishReason, Usage
 from orchestrator.plan import BreakerSettings, DeploymentPlan, KeyPlan
+from orchestrator.policies.breaker import FailureRate
 from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import PriorityRequest
@@ -111,7 +112,7 @@ def test_no_minute_of_ten_sees_more_than_the_limit_at_five_times_the_load() -> N
         async with running(
             {"m": Stage(script)}, slots=16, limits=limits, breaker=NEVER_OPEN, queue_capacity=1000
         ) as system:
-            requests = []
+            requests: list[PriorityRequest] = []
             for _ in range(5 * limit * 10):
                 request = make_request(timeout=20.0)
                 system.router.submit(request)
@@ -326,7 +327,8 @@ def test_a_provider_that_is_down_for_a_minute_sees_five_attempts_and_then_traffi
             back.append(loop.time())
             return [DONE]
 
-        async with running({"m": Stage(script)}, slots=4) as system:
+        rules = BreakerSettings(failure_rate=FailureRate())  # as a configuration has by default
+        async with running({"m": Stage(script)}, slots=4, breaker=rules) as system:
             for _ in range(20):
                 await ask(system, make_request())
                 await asyncio.sleep(3.0)

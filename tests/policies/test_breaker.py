@@ -411,7 +411,9 @@ def answer(breaker: Breaker, *, well: bool) -> None:
 
 def test_p9_one_that_fails_every_other_time_opens_by_its_share() -> None:
     async def main() -> tuple[int, str]:
-        breaker = Breaker("m", failure_threshold=10, failure_rate=FailureRate(min_calls=20))
+        breaker = Breaker(
+            "m", failure_threshold=10, failure_rate=FailureRate(share=0.5, min_calls=20)
+        )
         calls = 0
         while breaker.state == "closed" and calls < 1000:
             answer(breaker, well=calls % 2 == 0)
@@ -439,7 +441,9 @@ def test_failures_that_lie_far_apart_are_no_share_of_a_window(pause: float, stat
 
 def test_few_failures_among_many_attempts_open_nothing() -> None:
     async def main() -> str:
-        breaker = Breaker("m", failure_threshold=10, failure_rate=FailureRate())
+        breaker = Breaker(
+            "m", failure_threshold=10, failure_rate=FailureRate(share=0.5, min_calls=20)
+        )
         for call in range(1000):
             answer(breaker, well=call % 3 != 0)
             await asyncio.sleep(0.01)

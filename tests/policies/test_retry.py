@@ -36,8 +36,11 @@ FOREVER = 1e9
 
 def policy(budget: RetryBudget | None = None, **given_settings: float) -> RetryPolicy:
     settings_ = RetrySettings(
-        max_attempts=int(given_settings.pop("max_attempts", 3)), **given_settings
+        max_attempts=int(given_settings.pop("max_attempts", 3)),
+        initial_backoff=given_settings.pop("initial_backoff", 0.2),
+        max_backoff=given_settings.pop("max_backoff", 10.0),
     )
+    assert not given_settings
     return RetryPolicy(settings_, budget or RetryBudget())
 
 
@@ -245,7 +248,9 @@ def test_a_retry_after_a_timeout_costs_the_budget_twice() -> None:
 @pytest.mark.parametrize(("code", "tries"), [("upstream_timeout", 1), ("upstream_server_error", 5)])
 def test_each_kind_of_failure_may_have_tries_of_its_own(code: str, tries: int) -> None:
     kinds = {"upstream_timeout": UpstreamTimeoutError, "upstream_server_error": UpstreamServerError}
-    policy = RetryPolicy(RetrySettings(max_attempts=3, on={code: tries}), RetryBudget(floor=100))
+    policy = RetryPolicy(
+        RetrySettings(max_attempts=3, attempts={code: tries}), RetryBudget(floor=100)
+    )
 
     attempts = 1
     while policy.next_try(kinds[code]("x"), attempts=attempts, now=0.0, deadline=1e6) is not None:
