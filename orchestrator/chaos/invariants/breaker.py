@@ -1,11 +1,11 @@
 """What the circuit breaker promises: legal moves, made by current results alone, and few probes.
 
-Holds I5 and I5b.
+Holds I5, I5b and I5c.
 """
 
 from dataclasses import dataclass, field
 
-from orchestrator.chaos.invariants.history import History, Violation, worker_of
+from orchestrator.chaos.invariants.history import GRACE, History, Violation, worker_of
 from orchestrator.chaos.journal import Event, Kind
 
 MOVES = frozenset(
@@ -102,4 +102,49 @@ def i5b_few_probes(history: History) -> list[Violation]:
                 out.discard(event.epoch)
             case _:
                 pass
+    return found
+
+
+@dataclass(slots=True)
+class _OpenTime:
+    """How long a breaker has to stay open, as its moves so far make it."""
+
+    needed: float
+    state: str = "closed"
+    since: float = 0.0
+    opened: bool = False
+
+    def move(self, state: str, at: float, first: float, longest: float) -> bool:
+        """Follows a move; False if it came too soon."""
+        before, stayed = self.state, at - self.since
+        self.state, self.since = state, at
+        if state == "half-open":
+            return stayed >= self.needed - GRACE
+        if state == "open":
+            if before == "closed" and stayed >= self.needed - GRACE:
+                self.needed = first
+            elif self.opened:
+                self.needed = min(2 * self.needed, longest)
+            self.opened = True
+        return True
+
+
+def i5c_open_for_longer_each_time(history: History) -> list[Violation]:
+    """It stays open for twice as long each time that it opens again, until it did well for as long.
+
+    Raises:
+        JournalError: An event lacks its state.
+    """
+    found: list[Violation] = []
+    breakers: dict[str, _OpenTime] = {}
+    for event in history.of(Kind.BREAKER):
+        settings = history.settings(event.deployment)
+        if "open_for" not in settings.value:
+            continue
+        first = settings.number("open_for")
+        breaker = breakers.setdefault(event.deployment, _OpenTime(first))
+        longest = settings.number("max_open_for", first)
+        if not breaker.move(event.text("state"), event.t, first, longest):
+            text = f"half-open at {event.t} s, though it had to be open for {breaker.needed:g} s"
+            found.append(Violation("I5c", None, text))
     return found

@@ -22,6 +22,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "I4": capacity.i4_resources_conserved,
         "I5": breaker.i5_breaker_moves_legally,
         "I5b": breaker.i5b_few_probes,
+        "I5c": breaker.i5c_open_for_longer_each_time,
         "I6": supervision.i6_poison_is_one_way,
         "I6b": supervision.i6b_poison_leaves_nobody,
         "I7": queueing.i7_queue_is_bounded,

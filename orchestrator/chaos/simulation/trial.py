@@ -48,6 +48,8 @@ PROBE_SECONDS = 120.0
 PROBE_STEP = 0.05
 AFTER_HEAL = 20
 WARM_UPS = 12
+LONGER_OPEN = 4.0
+"""Times its first open time, the longest that a breaker is open."""
 
 
 class StuckError(SimulationError):
@@ -192,6 +194,8 @@ class _Trial:
                 max_restarts=shape.max_restarts,
                 restart_window=shape.within,
                 probes=shape.probes,
+                open_for=shape.open_for,
+                max_open_for=LONGER_OPEN * shape.open_for,
                 more=limits,
             )
         for shape in self._plan.shapes:
@@ -363,7 +367,7 @@ def _deployment_plan(shape: Shape, provider: Provider) -> DeploymentPlan:
         breaker=BreakerSettings(
             failure_threshold=shape.failure_threshold,
             open_for=shape.open_for,
-            max_open_for=4 * shape.open_for,
+            max_open_for=LONGER_OPEN * shape.open_for,
             probes=shape.probes,
         ),
         steps=StepLimits(connect=shape.stall, first_token=shape.stall, inter_token=shape.stall),

@@ -10,7 +10,7 @@ from orchestrator.chaos.journal import Event, Kind, Scalar
 
 SETTINGS = (
     "0 deployment slots=2 queue_capacity=2 permits_burst=2 permits_per_second=1"
-    " max_restarts=2 restart_window=10"
+    " max_restarts=2 restart_window=10 open_for=1 max_open_for=4"
 )
 
 

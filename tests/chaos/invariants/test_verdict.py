@@ -73,6 +73,9 @@ GOOD: dict[str, str] = {
     "2 attempt_end r1 @w1 #2 verdict=success",
     "I5b": "0 admit r1 @w1 #1 state=half-open\n0 attempt_end r1 @w1 #1 verdict=none\n"
     "0 admit r2 @w1 #2 state=half-open\n1 breaker state=closed\n1 admit r3 @w2 #3 state=closed",
+    "I5c": "0 breaker state=open\n1 breaker state=half-open\n1.1 breaker state=open\n"
+    "3.1 breaker state=half-open\n3.2 breaker state=closed\n6 breaker state=open\n"
+    "7 breaker state=half-open",
     "I6": "0 engine_start generation=1\n1 poison cause=crash\n1 ready ready=false\n"
     "2 engine_start generation=3\n2 ready ready=true\n3 poison cause=crash",
     "I6b": ACCEPTED
@@ -168,6 +171,14 @@ BAD: list[tuple[str, str, str]] = [
         "I5b",
         "0 admit r1 @w1 #1 state=half-open\n0 admit r2 @w2 #2 state=half-open",
         "probe 2 at w2",
+    ),
+    (
+        "I5c",
+        (
+            "0 breaker state=open\n1 breaker state=half-open\n1.1 breaker state=open\n"
+            "2.1 breaker state=half-open"
+        ),
+        "had to be open for 2 s",
     ),
     (
         "I6",

@@ -77,6 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "refusal taken for the first error", HERE, instead_of(Engine, engines.RemembersARefusal)
     ),
+    Mutant("open time does not grow", HERE, instead_of(Breaker, policies.OpensForAsLong)),
     Mutant("probe kept by a cancel", HERE, instead_of(Breaker, policies.KeepsTheProbe)),
     Mutant("verdict of an old era counts", HERE, instead_of(Breaker, policies.CountsOldVerdicts)),
     Mutant(

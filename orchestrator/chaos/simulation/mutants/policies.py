@@ -1,5 +1,6 @@
 """Bugs of the queue, the permits, the breaker and the retry budget."""
 
+from pybreaker import CircuitBreaker, CircuitBreakerState
 from typing_extensions import override
 
 from orchestrator.errors import OrchestratorError
@@ -164,6 +165,20 @@ class Floods(Breaker):
     def admit(self, now: float) -> int:
         self._probing = 0
         return super().admit(now)
+
+
+class OpensForAsLong(Breaker):
+    """A provider that fails its probes is asked as often as before."""
+
+    @override
+    def state_change(
+        self,
+        cb: CircuitBreaker,
+        old_state: CircuitBreakerState | None,
+        new_state: CircuitBreakerState,
+    ) -> None:
+        super().state_change(cb, old_state, new_state)
+        self._open_for = self._first_open_for
 
 
 class KeepsTheProbe(Breaker):
