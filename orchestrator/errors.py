@@ -12,7 +12,7 @@ can't end an engine.
     │   ├── RequestTooLargeError          413
     │   ├── AuthenticationError           401
     │   ├── PermissionDeniedError         403
-    │   ├── ModelNotFoundError            404
+    │   ├── ModelNotFoundError, StreamGoneError  404
     │   ├── IdempotencyConflictError      422
     │   ├── CallerLimitedError            429
     │   ├── QueueFullError                429 ── QueueRejectedError
@@ -186,6 +186,13 @@ class IdempotencyConflictError(RequestError):
 
     status_code = 422
     code = "idempotency_conflict"
+
+
+class StreamGoneError(RequestError):
+    """No stream can be gone on with after that event: ask anew."""
+
+    status_code = 404
+    code = "stream_gone"
 
 
 class ModelNotFoundError(RequestError):

@@ -44,6 +44,7 @@ from orchestrator.gateway.failure import (
 from orchestrator.gateway.health import Liveness, Readiness, liveness, readiness
 from orchestrator.gateway.repeats.repeats import Repeats
 from orchestrator.gateway.responses.responses import RESPONSES
+from orchestrator.gateway.resume import Resumptions
 from orchestrator.gateway.visit import Visit
 from orchestrator.gateway.works import CLASSIFIES, EMBEDDINGS, RERANKS
 from orchestrator.wiring import System
@@ -84,6 +85,7 @@ class Gateway(FastAPI):
         access_log: Whether each request is a line in the log.
         linger: Seconds from a request's end after which a caller who doesn't read is cut off.
         keep_alive: Seconds of silence in a stream after which a comment goes out.
+        resume_window: Seconds for which a client may stay away from its stream; 0 is none.
         door: Lets callers in; None lets everybody in.
         ledger: The usage ledger, for administrators; None if there is none.
         repeats: What is kept for requests that come again; None if nothing is.
@@ -97,6 +99,7 @@ class Gateway(FastAPI):
         access_log: bool = True,
         linger: float = LINGER,
         keep_alive: float = KEEP_ALIVE,
+        resume_window: float = 0,
         door: Door | None = None,
         ledger: Path | None = None,
         repeats: Repeats | None = None,
@@ -118,6 +121,7 @@ class Gateway(FastAPI):
         self._access_log = access_log
         self._draining = False
         self._door = door
+        resumptions = Resumptions(resume_window) if resume_window else None
         self._exchanges = {
             api.path: Exchange(
                 api,
@@ -126,6 +130,7 @@ class Gateway(FastAPI):
                 access_log=access_log,
                 linger=linger,
                 keep_alive=keep_alive,
+                resumptions=resumptions,
                 door=door,
                 repeats=repeats,
             )

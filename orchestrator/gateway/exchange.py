@@ -11,7 +11,8 @@ but doesn't read loses its connection some time after the request has ended.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -22,6 +23,7 @@ from orchestrator.errors import (
     InternalError,
     OrchestratorError,
     RequestCanceledError,
+    StreamGoneError,
 )
 from orchestrator.events import Failed
 from orchestrator.gateway.api import Api, Call, Direct, StreamWriter
@@ -29,7 +31,9 @@ from orchestrator.gateway.body import read_body
 from orchestrator.gateway.connection import LINE
 from orchestrator.gateway.failure import send_failure, send_json
 from orchestrator.gateway.repeats.repeats import Repeats
+from orchestrator.gateway.resume import Replay, Resumptions
 from orchestrator.gateway.visit import Visit
+from orchestrator.request import PriorityRequest
 from orchestrator.routing.router import Router
 
 logger = logging.getLogger(__name__)
@@ -47,6 +51,9 @@ DRAIN_RETRY_AFTER = 1.0
 """Seconds; another instance can serve at once."""
 COMMENT = b": keep-alive\n\n"
 
+Line = Mapping[str, Callable[..., Any]]
+"""See `connection.LINE`."""
+
 
 class Exchange:
     """The ASGI callable of one API.
@@ -58,6 +65,7 @@ class Exchange:
         access_log: Whether each request is a line in the log.
         linger: Seconds from a request's end after which a caller who doesn't read is cut off.
         keep_alive: Seconds of silence in a stream after which a comment goes out.
+        resumptions: The streams that a client may come back to; None if there are none.
         door: Lets callers in; None lets everybody in.
         repeats: What is kept for requests that come again; None if nothing is.
     """
@@ -71,6 +79,7 @@ class Exchange:
         access_log: bool,
         linger: float = LINGER,
         keep_alive: float = KEEP_ALIVE,
+        resumptions: Resumptions | None = None,
         door: Door | None = None,
         repeats: Repeats | None = None,
     ) -> None:
@@ -80,6 +89,7 @@ class Exchange:
         self._router = router
         self._linger = linger
         self._keep_alive = keep_alive
+        self._resumptions = resumptions
         self._max_body = max_body
         self._access_log = access_log
         self.draining = False
@@ -108,6 +118,14 @@ class Exchange:
             )
         caller = None if self._door is None else await self._door.enter(visit.headers)
         body = await read_body(receive, self._max_body, visit.header("content-length"))
+        last_event_id = visit.header("last-event-id")
+        if self._resumptions is not None and last_event_id is not None:
+            name = "" if caller is None else caller.name
+            replay, at = self._resumptions.find(last_event_id, name)
+            visit.status = 200
+            await send(_head(visit))
+            await self._follow(replay, at, scope["extensions"][LINE], send)
+            return
         call = self._api.read(body, visit)
         if isinstance(call, Direct):
             if caller is not None:
@@ -140,38 +158,40 @@ class Exchange:
             if call.stream is None:
                 await _whole(call, visit, send)
             else:
-                await self._stream(channel, call.stream, visit, send)
+                await self._stream(call.request, call.stream, visit, send, line)
         finally:
             if watch is not None:
                 watch.cancel()
             if line is not None:
                 line["watch"](None)
             # the server may cancel this task, and writing may fail: nobody reads any more
-            _end(channel)
+            if not self._goes_on(channel):
+                _end(channel)
             for timer in lingering:
                 timer.cancel()
 
     async def _stream(
         self,
-        channel: Channel,
+        request: PriorityRequest,
         make_writer: Callable[[], StreamWriter],
         visit: Visit,
         send: Send,
+        line: Line | None,
     ) -> None:
+        channel = request.channel
         chunks, ending = await channel.receive()
         while not chunks and ending is None:  # taken back before this task had its turn
             chunks, ending = await channel.receive()
         if not chunks and isinstance(ending, Failed):
             raise ending.error
         visit.status = 200
-        await send(
-            {
-                "type": "http.response.start",
-                "status": 200,
-                "headers": [*STREAM_HEADERS, *visit.response_headers],
-            }
-        )
+        await send(_head(visit))
         writer = make_writer()
+        if self._resumptions is not None and line is not None:
+            replay = self._resumptions.keep(channel, request.caller, writer, chunks, ending)
+            if replay is not None:
+                await self._follow(replay, 0, line, send)
+                return
         silence = Silence(channel, self._keep_alive)
         try:
             while ending is None:
@@ -187,6 +207,37 @@ class Exchange:
         else:
             last += writer.finish(ending)
         await send(_piece(last, more=False))
+
+    def _goes_on(self, channel: Channel) -> bool:
+        return self._resumptions is not None and self._resumptions.keeps(channel)
+
+    async def _follow(self, replay: Replay, at: int, line: Line, send: Send) -> None:
+        """Sends what a stream has from one of its events on, until it ends or the peer is gone."""
+        follower = replay.attach()
+        line["watch"](follower.leave)
+        try:
+            while not follower.gone:
+                piece = replay.take(at)
+                at, over = replay.end, replay.over
+                if over:
+                    await send(_piece(piece, more=False))
+                    return
+                if piece:
+                    await send(_piece(piece, more=True))
+                if at < replay.end or replay.over or follower.gone:
+                    continue
+                follower.ready.clear()
+                try:
+                    async with asyncio.timeout(self._keep_alive):
+                        await follower.ready.wait()
+                except TimeoutError:
+                    await send(_piece(COMMENT, more=True))
+            line["abort"]()  # it came back on another connection
+        except StreamGoneError:
+            line["abort"]()  # it reads slower than is kept: it may come back, or be told so then
+        finally:
+            line["watch"](None)
+            replay.detach(follower)
 
     async def _refuse(self, visit: Visit, send: Send, error: OrchestratorError) -> None:
         body = self._api.failure(error, visit.request_id)
@@ -259,6 +310,11 @@ async def _end_when_gone(receive: Receive, channel: Channel) -> None:
 def _end(channel: Channel) -> None:
     if channel.ending is None:
         channel.end(Failed(RequestCanceledError("the client went away")))
+
+
+def _head(visit: Visit) -> Message:
+    headers = [*STREAM_HEADERS, *visit.response_headers]
+    return {"type": "http.response.start", "status": 200, "headers": headers}
 
 
 def _piece(body: bytes, *, more: bool) -> Message:

@@ -88,6 +88,7 @@ async def _serve(
         max_body=config.server.max_body,
         access_log=config.server.access_log,
         keep_alive=config.server.keep_alive,
+        resume_window=config.server.resume_window,
         door=door,
         repeats=make_repeats(config, system.router.submit),
         ledger=config.ledger.path if config.ledger else None,

@@ -87,6 +87,9 @@ class Server(Section):
     only probes are answered, all else with 503."""
     keep_alive: Annotated[float, seconds(0.1)] = 15.0
     """Silence in a stream after which a comment goes out, once its first token has."""
+    resume_window: Annotated[float, seconds(0.0)] = 0.0
+    """How long a client whose connection broke may stay away and still get the rest of its stream
+    (Last-Event-ID); 0s ends an answer with its connection."""
     access_log: bool = True
     """Whether each request is one line in the log; prompts never are."""
 

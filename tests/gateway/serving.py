@@ -83,6 +83,7 @@ async def serving(
     access_log: bool = True,
     linger: float = 30,
     keep_alive: float = 15,
+    resume_window: float = 0,
     patience: ConnectionLimits | None = None,
     door: Door | None = None,
     repeats: Callable[[Submit], Repeats] | None = None,
@@ -95,6 +96,7 @@ async def serving(
             access_log=access_log,
             linger=linger,
             keep_alive=keep_alive,
+            resume_window=resume_window,
             door=door,
             repeats=repeats(system.router.submit) if repeats else None,
         )

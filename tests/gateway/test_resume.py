@@ -1,0 +1,102 @@
+"""Streams that a client comes back to."""
+
+import asyncio
+
+import pytest
+
+from orchestrator.channel import Channel
+from orchestrator.errors import StreamGoneError
+from orchestrator.gateway.resume import MAX_KEPT_BYTES, Replay, Resumptions
+from tests.fakes.scripted import DONE
+from tests.gateway.serving import CHAT, body, plays, serving, text_of, until
+
+
+def ids_of(stream: str) -> list[str]:
+    return [line[4:] for line in stream.splitlines() if line.startswith("id: ")]
+
+
+def without_ids(stream: str) -> str:
+    return "\n".join(line for line in stream.split("\n") if line[:4] != "id: ")
+
+
+async def test_a_client_that_comes_back_gets_exactly_the_rest() -> None:
+    hold, asked = asyncio.Event(), body(stream=True)
+    stage = plays("a", "b", "c", hold, "d", "e", DONE)
+    first = ""
+
+    async with asyncio.timeout(5), serving({"m": stage}, resume_window=60) as served:
+        async with served.client.stream("POST", CHAT, json=asked) as response:
+            async for piece in response.aiter_text():
+                first += piece
+                if "c" in text_of(without_ids(first)):
+                    break
+        await until(lambda: served.connections == 0)
+        hold.set()  # the answer goes on while nobody reads it
+        await served.idle()
+        seen = ids_of(first)
+        again = await served.client.post(CHAT, json=asked, headers={"last-event-id": seen[-1]})
+        whole = await served.client.post(CHAT, json=asked, headers={"last-event-id": seen[0]})
+
+    assert again.status_code == 200
+    assert text_of(without_ids(first)) + text_of(without_ids(again.text)) == "abcde"
+    assert text_of(without_ids(whole.text)) == "bcde"
+    numbers = [int(event_id.rpartition("-")[2]) for event_id in seen + ids_of(again.text)]
+    assert numbers == list(range(len(numbers)))
+    assert again.text.rstrip().endswith("[DONE]")
+    assert len(stage.calls) == 1
+
+
+async def test_a_client_that_stays_away_for_too_long_ends_its_request() -> None:
+    hold, asked = asyncio.Event(), body(stream=True)
+    stage = plays("a", hold, DONE)
+
+    async with asyncio.timeout(5), serving({"m": stage}, resume_window=0.05) as served:
+        async with served.client.stream("POST", CHAT, json=asked) as response:
+            first = await anext(response.aiter_text())
+        await served.idle()
+        late = await served.client.post(
+            CHAT, json=asked, headers={"last-event-id": ids_of(first)[-1]}
+        )
+
+    assert stage.running == 0
+    assert late.status_code == 404
+    assert late.json()["error"]["code"] == "stream_gone"
+
+
+async def test_a_stream_is_found_by_its_own_caller_alone() -> None:
+    streams = Resumptions(60)
+    replay = Replay(Channel(), "one", 60, lambda _: None)
+    streams._streams[replay.stream_id] = replay
+    replay.add(b"data: 1\n\ndata: 2\n\n")
+
+    assert streams.find(f"{replay.stream_id}-0", "one") == (replay, 1)
+    for event_id, caller in [
+        (f"{replay.stream_id}-0", "two"),
+        (f"{replay.stream_id}-2", "one"),
+        (f"{'0' * 32}-0", "one"),
+        ("nonsense", "one"),
+    ]:
+        with pytest.raises(StreamGoneError):
+            streams.find(event_id, caller)
+
+
+async def test_what_is_kept_of_a_long_stream_is_bounded() -> None:
+    replay = Replay(Channel(), "", 60, lambda _: None)
+    event = b"data: " + b"x" * 10_000 + b"\n\n"
+
+    for _ in range(300):
+        replay.add(event)
+
+    assert sum(map(len, replay._events)) <= MAX_KEPT_BYTES
+    assert replay.end == 300
+    with pytest.raises(StreamGoneError):
+        replay.take(0)
+    assert replay.take(299).endswith(event)
+    assert replay.take(300) == b""
+
+
+async def test_streams_have_no_ids_unless_the_window_is_open() -> None:
+    async with asyncio.timeout(5), serving({"m": plays("a", DONE)}) as served:
+        response = await served.ask(stream=True)
+
+    assert ids_of(response.text) == []
