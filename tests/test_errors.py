@@ -22,7 +22,7 @@ def tree(root: type[OrchestratorError] = OrchestratorError) -> Iterator[type[Orc
 @pytest.mark.parametrize("kind", list(tree()), ids=lambda kind: kind.__name__)
 def test_what_an_error_means_is_whole_and_consistent(kind: type[OrchestratorError]) -> None:
     assert kind.__name__.endswith("Error")
-    assert kind.status_code in {400, 404, 413, 429, 499, 500, 502, 503, 504}
+    assert kind.status_code in {400, 401, 403, 404, 413, 422, 429, 499, 500, 502, 503, 504}
     assert kind.__doc__
     if kind.trips_breaker:
         assert kind.scope == "upstream"
