@@ -94,7 +94,8 @@ class Engine(LoopActor):
         self._next_epoch = next_epoch
         self._slots: dict[str, _Slot] = {}
         self._idle: deque[str] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_due = 0.0  # uvloop's handle of a time that has come can't tell it
         self._meters = metrics.for_deployment(inflight.deployment)
 
     def __repr__(self) -> str:
@@ -297,11 +298,12 @@ class Engine(LoopActor):
 
     def _wake_at(self, when: float | None) -> None:
         if self._timer is not None:
-            if when is not None and self._timer.when() == when:
+            if when == self._timer_due:
                 return
             self._timer.cancel()
             self._timer = None
         if when is not None:
+            self._timer_due = when
             self._timer = asyncio.get_running_loop().call_at(when, self._wake)
 
     def _wake(self) -> None:

@@ -120,7 +120,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._reading = _Reading.HEAD
         self._due = self.loop.time() + self._head_timeout
         self._body_due = math.inf
-        self._timer: asyncio.TimerHandle | None = self.loop.call_at(self._due, self._on_time)
+        self._timer_due = self._due  # uvloop's handle of a time that has come can't tell it
+        self._timer: asyncio.Handle | None = self.loop.call_at(self._due, self._on_time)
         if connections > limits.connections + PROBES_ONLY:
             self.transport.abort()
 
@@ -211,10 +212,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._due = min(now + self.door.limits.body, self._body_due)
         elif begins:
             self._due = now + self._head_timeout
-        if self._timer is not None and self._timer.when() > self._due:
+        if self._timer is not None and self._timer_due > self._due:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
+            self._timer_due = self._due
             self._timer = self.loop.call_at(self._due, self._on_time)
 
     def _on_time(self) -> None:
@@ -226,6 +228,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.flow.read_paused or (in_head and self._is_answering()):
             self._due = self.loop.time() + self._head_timeout
         if self.loop.time() < self._due:
+            self._timer_due = self._due
             self._timer = self.loop.call_at(self._due, self._on_time)
         elif not in_head and not self._is_answering():
             self.transport.close()  # it was answered before all of it had come

@@ -2,9 +2,12 @@
 
 import asyncio
 from collections import Counter
+from typing import cast
 
 import pytest
+import uvloop
 
+from orchestrator.actors.engine import Engine
 from orchestrator.actors.messages import AttemptEnded
 from orchestrator.actors.runtime import tell
 from orchestrator.actors.supervisor import Supervision
@@ -346,3 +349,25 @@ async def test_a_poison_ends_the_running_the_queued_and_the_delayed_alike() -> N
         assert {error.code for error in others} == {"engine_unhealthy"}
         assert len({id(error) for error in others}) == 3
         assert {id(error.__cause__) for error in others} == {id(fault.cause)}
+
+
+def test_a_wake_that_is_due_at_once_may_be_asked_for_twice_on_uvloop() -> None:
+    async def main() -> None:
+        async with (
+            asyncio.timeout(5),
+            running({"m": Stage(lambda _request, _call: (DONE,))}) as system,
+        ):
+            (deployment,) = system.deployments.values()
+            engine = deployment._engine
+            assert engine is not None
+            actor = cast("Engine", engine._actor_weakref())
+            now = asyncio.get_running_loop().time()
+
+            actor._wake_at(now)
+            actor._wake_at(now)
+            actor._wake_at(now + 1.0)
+            actor._wake_at(None)
+
+            assert deployment.inflight.state_name == "serving"
+
+    uvloop.run(main())
