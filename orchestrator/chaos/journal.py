@@ -25,9 +25,11 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
                     cause is class and text of it
     kill            worker; deployment: a lease expired and the worker is written off for it
 
-    submit          request; [tokens], [reads], [must_succeed]: the caller asks; tokens is the
-                    length of the whole answer; reads is `at once`, or `slowly` or `never` of one
-                    that may be ended for it; must_succeed if nothing is broken any more
+    submit          request; [tokens], [reads], [must_succeed], [route, attempts, hedge_share]: the
+                    caller asks; tokens is the length of the whole answer; reads is `at once`, or
+                    `slowly` or `never` of one that may be ended for it; must_succeed if nothing is
+                    broken any more; attempts is the route's bound, hedge_share its hedges per
+                    request
     shed            request; deployment, by: it gave its place up for another one, whose acceptance
                     follows at once
     accept          request; deployment, priority, deadline, depth, [caller]: a deployment took it
@@ -35,8 +37,9 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
                     included
     reject          request; deployment, code, depth: a deployment refused it
     dequeue         request; deployment: it left the queue, to be dispatched or because it ended
-    dispatch        request, worker, epoch; deployment, [limit]: the engine recorded the assignment;
-                    limit is how many may run at once, where that adapts
+    dispatch        request, worker, epoch; deployment, [limit], [hedge]: the engine recorded the
+                    assignment; limit is how many may run at once, where that adapts; hedge if it
+                    is beside another one that has not failed
     attempt_start   request, worker, epoch, [attempt]; deployment, [resume]: the worker began it;
                     resume if it continues exactly what was read
     admit           request, worker, epoch; deployment, state: the breaker, in that state, let it

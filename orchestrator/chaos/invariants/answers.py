@@ -225,18 +225,23 @@ def i12b_nothing_breaks_by_itself(history: History) -> list[Violation]:
 
 
 def i15_late_changes_nothing(history: History) -> list[Violation]:
-    """An attempt that was replaced or taken back writes no token and no ending."""
+    """An attempt that was replaced, taken back or outrun writes no token and no ending."""
     found: list[Violation] = []
     for request, events in history.requests.items():
-        pen: int | None = None
+        pens: dict[int | None, tuple[str, bool]] = {}  # who may write: where, and whether a hedge
         for event in events:
             if event.kind is Kind.DISPATCH:
-                pen = event.epoch
+                hedge = event.flag("hedge")
+                pens = {epoch: at for epoch, at in pens.items() if hedge or at[1]}
+                pens[event.epoch] = event.deployment, hedge
             elif event.kind is Kind.RETRY:
-                pen = None
-            elif event.kind in (Kind.TOKEN, Kind.TERMINAL) and event.epoch not in (None, pen):
-                text = f"{event.kind} of old attempt {event.epoch} at {event.t} s counted"
-                found.append(Violation("I15", request, text))
+                pens = {epoch: at for epoch, at in pens.items() if at[0] != event.deployment}
+            elif event.kind in (Kind.TOKEN, Kind.TERMINAL) and event.epoch is not None:
+                if event.epoch not in pens:
+                    text = f"{event.kind} of old attempt {event.epoch} at {event.t} s counted"
+                    found.append(Violation("I15", request, text))
+                # the first token decides between a hedge and what it was to hedge
+                pens = {event.epoch: pens.get(event.epoch, (event.deployment, False))}
     return found
 
 

@@ -107,7 +107,7 @@ class _Queues:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._known: dict[str, _Waiter] = {}
+        self._known: dict[tuple[str, str], _Waiter] = {}  # a hedge waits in two deployments
         self._attempted: set[str] = set()
         self.waiting: dict[str, dict[str, _Waiter]] = {}
         """Deployment -> request -> what is known of it."""
@@ -119,7 +119,7 @@ class _Queues:
             case Kind.ACCEPT:
                 request = request_of(event)
                 shape = self._history.deployments.get(event.deployment)
-                self._known[request] = queue[request] = _Waiter(
+                self._known[event.deployment, request] = queue[request] = _Waiter(
                     request=request,
                     priority=int(event.number("priority")),
                     caller=event.text("caller", ""),
@@ -129,7 +129,7 @@ class _Queues:
                     tried=request in self._attempted,
                 )
             case Kind.RETRY:
-                waiter = self._known.get(request_of(event))
+                waiter = self._known.get((event.deployment, request_of(event)))
                 if waiter is not None:
                     waiter.tried, waiter.not_before = True, event.number("not_before")
                     queue[waiter.request] = waiter
@@ -142,7 +142,7 @@ class _Queues:
                 self._attempted.add(request_of(event))
             case Kind.DISPATCH:
                 queue.pop(request_of(event), None)
-                return self._known.get(request_of(event))
+                return self._known.get((event.deployment, request_of(event)))
             case _:
                 pass
         return None

@@ -9,6 +9,7 @@ from orchestrator.chaos.invariants import (
     capacity,
     concurrency,
     queueing,
+    routes,
     supervision,
 )
 from orchestrator.chaos.invariants.history import Check, History, Violation
@@ -41,6 +42,9 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "I23": queueing.i23_callers_take_turns,
         "I24": queueing.i24_only_the_least_urgent_is_shed,
         "I25": concurrency.i25_no_more_at_once_than_the_limit,
+        "I26": routes.i26_no_deployment_twice,
+        "I27": routes.i27_one_bound_on_all_attempts,
+        "I28": routes.i28_few_hedges,
         "I22": answers.i22_all_is_well_after_the_heal,
     }
 )

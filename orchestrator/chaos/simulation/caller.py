@@ -5,10 +5,10 @@ that its channel doesn't see. A caller reads, dawdles, or goes away, as its plan
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from orchestrator.channel import CHUNK_OVERHEAD_BYTES, Channel
-from orchestrator.chaos.journal import Journal, Kind
+from orchestrator.chaos.journal import NOTHING, Journal, Kind, Scalar
 from orchestrator.chaos.simulation.plan import Caller
 from orchestrator.errors import RequestCanceledError, describe
 from orchestrator.events import Ending, Failed, Finished, TokenChunk
@@ -135,6 +135,7 @@ async def ask(
     submit: Callable[[PriorityRequest], None],
     *,
     must_succeed: bool = False,
+    route: Mapping[str, Scalar] = NOTHING,
 ) -> Ending:
     """Sends a caller's request at its time and reads it to its end, or to where it goes away."""
     loop = asyncio.get_running_loop()
@@ -147,6 +148,7 @@ async def ask(
         tokens=caller.tokens,
         must_succeed=must_succeed,
         reads=READS[caller.pace],
+        more=route,
     )
     submit(request)
     timer = None

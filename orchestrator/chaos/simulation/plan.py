@@ -12,6 +12,7 @@ import msgspec
 
 from orchestrator.points import Point
 from orchestrator.policies.queue import OnFull
+from orchestrator.routing.route import Midstream, Strategy
 
 Mode = Literal["safety", "liveness"]
 Pace = Literal["eager", "slow", "never"]
@@ -101,6 +102,21 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bad_starts: tuple[int, ...] = ()
     """Numbers of the starts that fail, from 0."""
     token_seconds: float = 0.02
+    resumable: bool = False
+    """Whether its runners go on with an answer exactly."""
+    prefill: bool = False
+    """Whether it goes on with a text."""
+
+
+class RouteShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a route chooses, and what it does when a deployment fails."""
+
+    strategy: Strategy = "failover"
+    midstream: Midstream = "resume"
+    max_attempts: int | None = None
+    hedge_after: float | None = None
+    """Seconds; None never hedges."""
+    hedge_share: float = 0.05
 
 
 class Action(StrEnum):
@@ -160,6 +176,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     grid: float = 0.0
     shapes: tuple[Shape, ...]
     routes: dict[str, tuple[str, ...]] = {}
+    route_shapes: dict[str, RouteShape] = {}
     callers: tuple[Caller, ...]
     injections: tuple[Injection, ...] = ()
     weather: tuple[Weather, ...] = ()

@@ -82,12 +82,16 @@ class Provider:
 
     def factory(self) -> SlotFactory:
         """Makes this deployment's runners."""
-        return SlotFactory(create=lambda: SimRunner(self), model=f"simulated {self.shape.name}")
+        return SlotFactory(
+            create=lambda: SimRunner(self),
+            model=f"simulated {self.shape.name}",
+            resumes="simulated" if self.shape.resumable else None,
+        )
 
-    def fate(self, request: PriorityRequest) -> tuple[Caller, Dice]:
+    def fate(self, request: PriorityRequest, record: AttemptRecord) -> tuple[Caller, Dice]:
         """Who asks, and what becomes of the attempt that begins now."""
         caller = self._callers[request.request_id]
-        number = len(request.attempts) - 1
+        number = request.attempts.index(record)
         if self.healed:
             return caller, Dice()
         if number < len(caller.dice) and caller.dice[number].trouble is not Trouble.NONE:
@@ -154,7 +158,7 @@ class SimRunner:
     @property
     def abilities(self) -> Abilities:
         """Local or remote, as the shape says."""
-        return Abilities(local=self._shape.local)
+        return Abilities(local=self._shape.local, resumable=self._shape.resumable)
 
     async def start(self) -> None:
         """Gets ready, or not, as the shape says.
@@ -176,9 +180,10 @@ class SimRunner:
         self, request: PriorityRequest, lease: Lease
     ) -> AsyncGenerator[TokenChunk | Finished, None]:
         """Streams the caller's answer, as far as the dice allow."""
-        provider, record = self._provider, request.attempts[-1]
+        provider, record = self._provider, self._own_record(request)
         self._worker = record.worker
-        caller, dice = provider.fate(request)
+        caller, dice = provider.fate(request, record)
+        begin = 0 if request.resume is None else request.resume.tokens
         if not self._shape.local:
             lease.arm(Step.CONNECT)
             await self._connect(dice, request, record)
@@ -188,8 +193,8 @@ class SimRunner:
             await self._begin(dice, request, record)
             await self._gather(lease)
             gap = dice.seconds if dice.trouble is Trouble.SLOW else self._shape.token_seconds
-            for index in range(caller.tokens + 1):
-                if index == dice.after and await self._breaks(dice, request, record):
+            for index in range(begin, caller.tokens + 1):
+                if index == max(begin, dice.after) and await self._breaks(dice, request, record):
                     return
                 if index < caller.tokens:
                     await self._work(gap, dice)
@@ -200,6 +205,11 @@ class SimRunner:
             )
         finally:
             self._closed(request, record)
+
+    def _own_record(self, request: PriorityRequest) -> AttemptRecord:
+        # beside a hedge the newest one may be another deployment's
+        name = self._shape.name
+        return next(record for record in reversed(request.attempts) if record.deployment == name)
 
     async def closed(self) -> BaseException:
         """Waits for the host's death; a provider has none."""

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from orchestrator.chaos.journal import Journal, Kind
+from orchestrator.chaos.journal import NOTHING, Journal, Kind, Scalar
 from orchestrator.chaos.simulation.plan import Injection
 from orchestrator.deployment import RunningDeployment
 from orchestrator.errors import OrchestratorError, describe
@@ -12,6 +12,9 @@ from orchestrator.points import Passage, Point
 from orchestrator.request import PriorityRequest
 
 Fire = Callable[[Injection, PriorityRequest | None], None]
+
+
+RESUME = {"resume": True}
 
 
 class Recorder:
@@ -29,7 +32,7 @@ class Recorder:
         self._journal = journal
         self._fire = fire
         self._deployments: dict[str, RunningDeployment] = {}
-        self._queued: dict[str, str] = {}  # request -> deployment in whose queue it waits
+        self._queued: set[tuple[str, str]] = set()  # request, deployment in whose queue it waits
         self._roots: list[BaseException] = []
         self._counts: Counter[tuple[str, Point]] = Counter()
         self._planned: dict[tuple[str, Point], dict[int, list[Injection]]] = {}
@@ -91,7 +94,7 @@ class Recorder:
             return
         match passage.point:
             case Point.SUBMIT_REGISTERED:
-                self._queued[request.request_id] = name
+                self._queued.add((request.request_id, name))
                 self._journal.record(
                     Kind.ACCEPT,
                     request=request.request_id,
@@ -117,8 +120,8 @@ class Recorder:
                 self._dequeue(request, name)
 
     def _dequeue(self, request: PriorityRequest, name: str) -> None:
-        if self._queued.get(request.request_id) == name:
-            del self._queued[request.request_id]
+        if (request.request_id, name) in self._queued:
+            self._queued.remove((request.request_id, name))
             self._journal.record(Kind.DEQUEUE, request=request.request_id, deployment=name)
 
     def _write_attempt(self, passage: Passage) -> None:
@@ -136,7 +139,7 @@ class Recorder:
                     worker=worker,
                     epoch=epoch,
                     deployment=name,
-                    more={} if adapts is None else {"limit": adapts.limit},
+                    more=_dispatched(request, None if adapts is None else adapts.limit),
                 )
             case Point.ATTEMPT_BEGUN:
                 self._journal.record(
@@ -146,6 +149,7 @@ class Recorder:
                     worker=worker,
                     epoch=epoch,
                     deployment=name,
+                    more=NOTHING if request.resume is None else RESUME,
                 )
             case Point.ATTEMPT_ADMITTED:
                 self._journal.record(
@@ -166,7 +170,7 @@ class Recorder:
                     verdict=_verdict(passage),
                 )
             case _:
-                self._queued[who] = name
+                self._queued.add((who, name))
                 self._journal.record(
                     Kind.RETRY,
                     request=who,
@@ -213,10 +217,18 @@ class Recorder:
         return len(self._roots) - 1
 
 
+def _dispatched(request: PriorityRequest, limit: int | None) -> dict[str, Scalar]:
+    told: dict[str, Scalar] = {"hedge": True} if request.hedge else {}
+    return told if limit is None else told | {"limit": limit}
+
+
 def _verdict(passage: Passage) -> str:
     if isinstance(passage.error, OrchestratorError) and passage.error.trips_breaker:
         return "failure"
-    whole = passage.request is not None and passage.request.attempts[-1].outcome == "done"
+    whole = passage.request is not None and any(
+        record.epoch == passage.epoch and record.outcome == "done"
+        for record in passage.request.attempts
+    )
     return "success" if whole and passage.error is None else "none"
 
 

@@ -17,6 +17,7 @@ from orchestrator.chaos.simulation.plan import (
     Injection,
     Mode,
     Plan,
+    RouteShape,
     Shape,
     Trouble,
 )
@@ -59,6 +60,8 @@ def draw(seed: int, mode: Mode = "safety") -> Plan:
     names = [shape.name for shape in shapes]
     queueing = random.Random(f"queueing {seed}")
     shapes = [_with_queue(queueing, shape) for shape in shapes]
+    routing = random.Random(f"routing {seed}")
+    shapes = [_with_seams(routing, shape) for shape in shapes]
     routes = {"both": tuple(names)} if len(names) > 1 else {}
     on_grid = seed % 2 == 0
     return Plan(
@@ -68,8 +71,25 @@ def draw(seed: int, mode: Mode = "safety") -> Plan:
         grid=GRID if on_grid else 0.0,
         shapes=tuple(shapes),
         routes=routes,
+        route_shapes={route: _route(routing) for route in routes},
         callers=_owned(queueing, _callers(chance, count, [*routes, *names], on_grid=on_grid)),
         injections=_injections(chance, names, mode),
+    )
+
+
+def _with_seams(chance: random.Random, shape: Shape) -> Shape:
+    if shape.local:
+        return msgspec.structs.replace(shape, resumable=_falls(chance, 0.6))
+    return msgspec.structs.replace(shape, prefill=_falls(chance, 0.4))
+
+
+def _route(chance: random.Random) -> RouteShape:
+    return RouteShape(
+        strategy=chance.choice(("failover", "weighted", "least_busy", "latency")),
+        midstream=chance.choice(("resume", "resume", "continue", "error")),
+        max_attempts=chance.choice((None, None, 1, 3)),
+        hedge_after=chance.choice((None, GRID, 5 * GRID, 30 * GRID)),
+        hedge_share=chance.choice((0.05, 0.2, 0.5)),
     )
 
 

@@ -24,17 +24,19 @@ from orchestrator.chaos.journal import Event, Journal, Kind
 from orchestrator.chaos.simulation import world
 from orchestrator.chaos.simulation.caller import ask, cancel
 from orchestrator.chaos.simulation.loop import SimLoop, SimulationError
-from orchestrator.chaos.simulation.plan import Action, Caller, Injection, Plan, Shape
+from orchestrator.chaos.simulation.plan import Action, Caller, Injection, Plan, RouteShape, Shape
 from orchestrator.chaos.simulation.provider import Provider
 from orchestrator.chaos.simulation.recorder import Recorder
 from orchestrator.deployment import RunningDeployment
 from orchestrator.events import Finished
-from orchestrator.plan import BreakerSettings, DeploymentPlan, QueueSettings
+from orchestrator.plan import BreakerSettings, DeploymentPlan, QueueSettings, RoutePlan
 from orchestrator.policies.limits.pace import BURST_SHARE
 from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.limits.window import SPAN_SECONDS
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import PriorityRequest
+from orchestrator.routing.hedging import HedgeSettings
+from orchestrator.routing.route import RoutePolicy
 from orchestrator.runners.lease import StepLimits
 from orchestrator.wiring import System
 
@@ -121,7 +123,7 @@ class _Trial:
         self._recorder = Recorder(journal, plan.injections, self._fire)
         self._system = System(
             [_deployment_plan(shape, self._providers[shape.name]) for shape in plan.shapes],
-            plan.routes,
+            {name: _route_plan(plan, name) for name in plan.routes},
             monitored=False,
             points=self._recorder,
             chance=random.Random(plan.seed),
@@ -171,9 +173,22 @@ class _Trial:
 
     async def _ask(self, caller: Caller, *, must_succeed: bool = False) -> bool:
         ending = await ask(
-            caller, self._journal, self._system.router.submit, must_succeed=must_succeed
+            caller,
+            self._journal,
+            self._system.router.submit,
+            must_succeed=must_succeed,
+            route=self._promises(caller.route),
         )
         return isinstance(ending, Finished)
+
+    def _promises(self, route: str) -> dict[str, str | float]:
+        policy = self._system.router.route(route).policy
+        told: dict[str, str | float] = {"route": route}
+        if policy.max_attempts is not None:
+            told["attempts"] = policy.max_attempts
+        if policy.hedge is not None:
+            told["hedge_share"] = policy.hedge.share
+        return told
 
     def _introduce(self) -> None:
         plan = self._plan
@@ -351,10 +366,27 @@ class _Trial:
         self._journal.record(Kind.GAUGE, name=name, value=value, expected=expected)
 
 
+def _route_plan(plan: Plan, name: str) -> RoutePlan:
+    shape = plan.route_shapes.get(name, RouteShape())
+    hedge = None
+    if shape.hedge_after is not None:
+        hedge = HedgeSettings(seconds=shape.hedge_after, share=shape.hedge_share)
+    return RoutePlan(
+        deployments=plan.routes[name],
+        policy=RoutePolicy(
+            strategy=shape.strategy,
+            midstream=shape.midstream,
+            max_attempts=shape.max_attempts,
+            hedge=hedge,
+        ),
+    )
+
+
 def _deployment_plan(shape: Shape, provider: Provider) -> DeploymentPlan:
     return DeploymentPlan(
         name=shape.name,
         factory=provider.factory(),
+        prefill=shape.prefill,
         slots=shape.slots,
         queue_capacity=shape.queue_capacity,
         queue=QueueSettings(aging=shape.aging, on_full=shape.on_full, waiting=shape.waiting),

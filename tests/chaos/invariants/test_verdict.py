@@ -111,6 +111,11 @@ GOOD: dict[str, str] = {
     "I24": "0 accept r1 priority=0 deadline=9 depth=1\n0 accept r2 priority=0 deadline=9 depth=2\n"
     "1 shed r2 by=r3\n1 accept r3 priority=2 deadline=9 depth=2\n1 dequeue r2\n"
     "1 accept r2 deployment=b priority=0 deadline=9 depth=1\n1 dispatch r2 @w9 #1 deployment=b",
+    "I26": "0 accept r1 deployment=a\n1 accept r1 deployment=b\n1 accept r2 deployment=a",
+    "I27": "0 submit r1 attempts=1\n0 dispatch r1 @a #1\n0 attempt_start r1 @a #1\n"
+    "1 dispatch r1 @b #2 hedge=true\n1 attempt_start r1 @b #2",
+    "I28": "0 submit r1 route=m hedge_share=0.5\n1 dispatch r1 @b #2 hedge=true\n"
+    "2 submit r2 route=m hedge_share=0.5\n3 dispatch r2 @b #3 hedge=true",
     "I17": "0 submit r1 reads=never\n1 terminal r1 outcome=error code=slow_consumer\n"
     "0 submit r2\n1 terminal r2 outcome=error code=deadline_exceeded",
     "I18": "0 engine_start generation=1\n1 supervisor_dead\n1 poison cause=stopped",
@@ -289,6 +294,27 @@ BAD: list[tuple[str, str, str]] = [
         ACCEPTED
         + "1 shed r1 by=r3\n1 accept r3 priority=2 deadline=9 depth=1\n2 dispatch r1 @w1 #1",
         "shed and dispatched",
+    ),
+    ("I26", "0 accept r1 deployment=a\n1 accept r1 deployment=a", "came to a again at 1"),
+    (
+        "I27",
+        "0 submit r1 attempts=1\n0 attempt_start r1 @a #1\n1 attempt_start r1 @b #2",
+        "made 2 attempts of 1",
+    ),
+    (
+        "I27",
+        "0 submit r1 attempts=9\n0 dispatch r1 @a #1 hedge=true\n1 dispatch r1 @b #2 hedge=true",
+        "was hedged 2 times",
+    ),
+    (
+        "I28",
+        (
+            "0 submit r1 route=m hedge_share=0.5\n0 submit r2 route=m hedge_share=0.5\n"
+            "0 submit r3 route=m hedge_share=0.5\n1 dispatch r1 @b #2 hedge=true\n"
+            "1 dispatch r2 @b #3 hedge=true\n1 dispatch r3 @b #4 hedge=true\n"
+            "1 dispatch r1 @b #5 hedge=true"
+        ),
+        "beyond the budget of m",
     ),
     ("I17", "0 submit r1\n1 terminal r1 outcome=error code=slow_consumer", "had read at once"),
     ("I18", "0 engine_start generation=1\n1 supervisor_dead", "was not poisoned"),

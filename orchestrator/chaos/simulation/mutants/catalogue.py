@@ -8,6 +8,7 @@ from orchestrator.chaos.simulation.mutants import (
     engines,
     policies,
     registry,
+    routes,
     supervisors,
 )
 from orchestrator.chaos.simulation.mutants.planting import Mutant, Patch, grafted, instead_of
@@ -22,6 +23,8 @@ from orchestrator.policies.retry import RetryBudget
 HERE = "invited by this code"
 INFINITY, RAKKA, HF2Q = "infinity, pull request 668", "rakka", "hf2q"
 QUEUE = "orchestrator.policies.queue"
+ROUTER, JOURNEY = "orchestrator.routing.router", "orchestrator.routing.journey"
+WIRING = "orchestrator.wiring"
 PROTOTYPE = "the prototype of the simulation"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -96,5 +99,17 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("extra place forgotten", HERE, instead_of(PriorityQueue, policies.ForgetsThePatient)),
     Mutant("limit not kept", HERE, instead_of(Concurrency, policies.AllowsAny)),
     Mutant("limit falls to nothing", HERE, instead_of(Concurrency, policies.FallsToNothing)),
+    Mutant("hedge's loser writes", HERE, (Patch(JOURNEY, "Race", routes.BothWrite),)),
+    Mutant("hedges without a budget", HERE, (Patch(WIRING, "Hedging", routes.HedgesAll),)),
+    Mutant("resume off by one", HERE, grafted([routes.ResumesOneTooEarly])),
+    Mutant("loop over deployments", HERE, (Patch(ROUTER, "Journey", routes.LoopsOver),)),
+    Mutant(
+        "tries multiplied by deployments",
+        "Bifrost",
+        (
+            Patch(ROUTER, "Journey", routes.NeverSpent),
+            Patch("orchestrator.attempt", "_moves_on", routes.tries_on),
+        ),
+    ),
     Mutant("priority ignored", HERE, (Patch(QUEUE, "Turns", policies.IgnoresPriority),)),
 )
