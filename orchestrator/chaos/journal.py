@@ -32,9 +32,9 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
                     request
     shed            request; deployment, by: it gave its place up for another one, whose acceptance
                     follows at once
-    accept          request; deployment, priority, deadline, depth, [caller]: a deployment took it
-                    in; again at the next one after a failover; depth is the queue's length, itself
-                    included
+    accept          request; deployment, priority, deadline, depth, [caller, hedge]: a deployment
+                    took it in; again at the next one after a failover; depth is the queue's
+                    length, itself included
     reject          request; deployment, code, depth: a deployment refused it
     dequeue         request; deployment: it left the queue, to be dispatched or because it ended
     dispatch        request, worker, epoch; deployment, [limit], [hedge]: the engine recorded the

@@ -16,6 +16,7 @@ def i25_no_more_at_once_than_the_limit(history: History) -> list[Violation]:
     found: list[Violation] = []
     running: dict[str, dict[str, str | None]] = {}
     """Deployment -> request -> its worker; what a journal doesn't tell to be over may still run."""
+    hedged = {event.request for event in history.of(Kind.DISPATCH) if event.flag("hedge")}
     for event in history.milestones:
         here = running.setdefault(event.deployment, {})
         match event.kind:
@@ -28,6 +29,10 @@ def i25_no_more_at_once_than_the_limit(history: History) -> list[Violation]:
             case Kind.RETRY | Kind.TERMINAL | Kind.ACCEPT | Kind.REJECT:
                 for others in running.values():
                     others.pop(request_of(event), None)
+            case Kind.ATTEMPT_END if event.request in hedged:
+                # one contender may be over and the request go on with the other
+                if here.get(request_of(event)) == event.worker:
+                    del here[request_of(event)]
             case Kind.WORKER_DEAD:
                 running[event.deployment] = {
                     request: worker for request, worker in here.items() if worker != event.worker

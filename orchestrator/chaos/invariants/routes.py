@@ -38,7 +38,9 @@ def i27_one_bound_on_all_attempts(history: History) -> list[Violation]:
         if submit is None or "attempts" not in submit.value:
             continue
         limit = submit.number("attempts")
-        hedges = {event.epoch for event in events if event.flag("hedge")}
+        hedges = {
+            event.epoch for event in events if event.kind is Kind.DISPATCH and event.flag("hedge")
+        }
         made = sum(
             event.kind is Kind.ATTEMPT_START and event.epoch not in hedges for event in events
         )

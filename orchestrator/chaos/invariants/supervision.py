@@ -94,6 +94,8 @@ def i6b_poison_leaves_nobody(history: History) -> list[Violation]:
     here: dict[str, str] = {}  # request -> deployment that holds it
     poisoned: set[str] = set()
     waiting: dict[str, Event] = {}  # request -> the poison that it must survive
+    # one contender may fall to a poison without a word while the other goes on
+    hedged = {event.request for event in history.of(Kind.ACCEPT) if event.flag("hedge")}
     for event in history.milestones:
         match event.kind:
             case Kind.ENGINE_START:
@@ -101,7 +103,7 @@ def i6b_poison_leaves_nobody(history: History) -> list[Violation]:
             case Kind.POISON:
                 poisoned.add(event.deployment)
                 for request, deployment in here.items():
-                    if deployment == event.deployment:
+                    if deployment == event.deployment and request not in hedged:
                         waiting.setdefault(request, event)
             case Kind.ACCEPT | Kind.TERMINAL:
                 request = request_of(event)

@@ -103,6 +103,7 @@ class Recorder:
                     caller=request.caller,
                     deadline=request.deadline,
                     depth=len(self._deployments[name].queue),
+                    more=_hedge_or_limit(request, None),
                 )
             case Point.REQUEST_SHED:
                 by = passage.by.request_id if passage.by is not None else ""
@@ -139,7 +140,7 @@ class Recorder:
                     worker=worker,
                     epoch=epoch,
                     deployment=name,
-                    more=_dispatched(request, None if adapts is None else adapts.limit),
+                    more=_hedge_or_limit(request, None if adapts is None else adapts.limit),
                 )
             case Point.ATTEMPT_BEGUN:
                 self._journal.record(
@@ -217,7 +218,7 @@ class Recorder:
         return len(self._roots) - 1
 
 
-def _dispatched(request: PriorityRequest, limit: int | None) -> dict[str, Scalar]:
+def _hedge_or_limit(request: PriorityRequest, limit: int | None) -> dict[str, Scalar]:
     told: dict[str, Scalar] = {"hedge": True} if request.hedge else {}
     return told if limit is None else told | {"limit": limit}
 
