@@ -44,8 +44,9 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
                     resume if it continues exactly what was read
     admit           request, worker, epoch; deployment, state: the breaker, in that state, let it
                     through
-    provider_start  request, worker, epoch; deployment, [zombie]: it reached the provider or model
-                    (a refused connection or circuit did not); zombie if it can't be canceled
+    provider_start  request, worker, epoch; deployment, [zombie], [key]: it reached the provider or
+                    model (a refused connection or circuit did not); zombie if it can't be canceled;
+                    key is the number of the one that it was sent with
     step            worker; budget: a lease was armed or made progress; seconds until it expires
     token           request, epoch; -: the channel took a chunk
     provider_end    request, worker, epoch; deployment: the stream at the provider is closed
@@ -63,6 +64,7 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
     fault_landed    [request], [worker]; [text], [deployment]: an injected fault took effect there;
                     an error that comes of it must tell this text; one with neither request nor
                     worker concerns the whole deployment
+    key_paused      -; deployment, key, seconds: the provider asked for a pause of that key
     queue_depth     -; deployment, depth: a measurement at any time
     ready           -; deployment, ready, [live], [within]: what the health page says at that time;
                     within is false if all the while no slot was live
@@ -127,6 +129,7 @@ class Kind(StrEnum):
     TERMINAL = "terminal"
     END_READ = "end_read"
     FAULT_LANDED = "fault_landed"
+    KEY_PAUSED = "key_paused"
     QUEUE_DEPTH = "queue_depth"
     READY = "ready"
     GAUGE = "gauge"

@@ -1,6 +1,6 @@
 """What is shared is conserved: slots, streams and permits, and the load on a provider.
 
-Holds I4, I8, I10 and I13.
+Holds I4, I8, I10, I13 and I13b.
 """
 
 from collections import Counter, deque
@@ -17,6 +17,8 @@ from orchestrator.chaos.journal import Event, Kind
 
 CANCEL_FREES = 0.25
 """Seconds after a cancel by which nothing of the request is left."""
+PAUSE_LATENESS = 0.1
+"""Seconds after the word of a pause that what was permitted before may still start in."""
 RETRY_SHARE = 0.2
 RETRY_FLOOR = 10
 RETRY_WINDOW = 10.0
@@ -220,7 +222,7 @@ def i13_provider_sees_what_is_permitted(history: History) -> list[Violation]:
         JournalError: A deployment has no settings, or a rate without a burst.
     """
     found: list[Violation] = []
-    levels: dict[str, tuple[float, float]] = {}
+    levels: dict[tuple[str, float], tuple[float, float]] = {}
     spread = history.spread
     for event in history.of(Kind.PROVIDER_START):
         name = event.deployment
@@ -228,10 +230,37 @@ def i13_provider_sees_what_is_permitted(history: History) -> list[Violation]:
         if "permits_per_second" not in settings.value:
             continue
         rate, burst = settings.number("permits_per_second"), settings.number("permits_burst")
-        then, level = levels.get(name, (event.t, 0.0))
+        key = (name, _key_of(event))
+        then, level = levels.get(key, (event.t, 0.0))
         level = max(0.0, level - rate * (event.t - then)) + 1.0
-        levels[name] = (event.t, level)
+        levels[key] = (event.t, level)
         if level > burst + rate * (GRACE + spread) + GRACE:
             text = f"start at {event.t} s is beyond {burst:g} + {rate:g} per second"
             found.append(Violation("I13", event.request, text))
     return found
+
+
+def i13b_a_paused_key_rests(history: History) -> list[Violation]:
+    """Nothing starts with a key until the pause is over that its provider asked for.
+
+    What was permitted before may be on its way for a while.
+
+    Raises:
+        JournalError: A pause lacks its key or length.
+    """
+    found: list[Violation] = []
+    pauses: dict[tuple[str, float], list[tuple[float, float]]] = {}
+    for event in history.milestones:
+        if event.kind is Kind.KEY_PAUSED:
+            place = pauses.setdefault((event.deployment, event.number("key")), [])
+            place.append((event.t + PAUSE_LATENESS, event.t + event.number("seconds") - GRACE))
+        elif event.kind is Kind.PROVIDER_START:
+            for begins, ends in pauses.get((event.deployment, _key_of(event)), ()):
+                if begins < event.t < ends:
+                    text = f"start at {event.t} s with a key that pauses until {ends:g} s"
+                    found.append(Violation("I13b", event.request, text))
+    return found
+
+
+def _key_of(event: Event) -> float:
+    return event.number("key", 0)

@@ -34,6 +34,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "I12": answers.i12_root_cause_survives,
         "I12b": answers.i12b_nothing_breaks_by_itself,
         "I13": capacity.i13_provider_sees_what_is_permitted,
+        "I13b": capacity.i13b_a_paused_key_rests,
         "I15": answers.i15_late_changes_nothing,
         "I16": queueing.i16_priority_order,
         "I17": answers.i17_slow_reader_ends_alone,

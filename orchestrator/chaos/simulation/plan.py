@@ -86,6 +86,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     waiting: int = 0
     adapts: bool = False
     """Whether the number of attempts at once is found out by trying."""
+    keys: int = 1
+    revoked: tuple[int, ...] = ()
+    """Keys that the provider refuses until it is healed, from 0."""
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     failure_threshold: int = 5

@@ -13,6 +13,7 @@ from orchestrator.chaos.simulation.host import Host
 from orchestrator.chaos.simulation.plan import Caller, Dice, Shape, Trouble, Weather
 from orchestrator.errors import (
     InvalidRequestError,
+    UpstreamAuthenticationError,
     UpstreamConnectError,
     UpstreamRateLimitedError,
     UpstreamServerError,
@@ -31,6 +32,7 @@ GATHER_ROUNDS = 120
 HUNG = "no progress within"
 SLOW_PROVIDER = "the provider took longer than"
 PAUSED = "the provider asked for a pause"
+REVOKED = "the provider refused the key"
 UNFINISHED = "without a finish reason"
 BEFORE_A_TOKEN = frozenset(
     {
@@ -154,6 +156,7 @@ class SimRunner:
         self._shape = provider.shape
         self._host: Host | None = None
         self._worker = ""
+        self._key = 0
 
     @property
     def abilities(self) -> Abilities:
@@ -182,6 +185,7 @@ class SimRunner:
         """Streams the caller's answer, as far as the dice allow."""
         provider, record = self._provider, self._own_record(request)
         self._worker = record.worker
+        self._key = 0 if lease.key is None else int(lease.key.read())
         caller, dice = provider.fate(request, record)
         begin = 0 if request.resume is None else request.resume.tokens
         if not self._shape.local:
@@ -246,6 +250,7 @@ class SimRunner:
             epoch=record.epoch,
             deployment=self._shape.name,
             zombie=dice.trouble is Trouble.ZOMBIE,
+            key=self._key,
         )
         provider.open_streams += 1
         provider.most_open = max(provider.most_open, provider.open_streams)
@@ -277,6 +282,9 @@ class SimRunner:
 
     async def _begin(self, dice: Dice, request: PriorityRequest, record: AttemptRecord) -> None:
         # what can go wrong before the first token does
+        if self._key in self._shape.revoked and not self._provider.healed:
+            self._provider.concerns_all(REVOKED)
+            raise UpstreamAuthenticationError(REVOKED)
         if dice.trouble not in BEFORE_A_TOKEN:
             return
         text = self._tell(dice, request, record)
@@ -284,6 +292,13 @@ class SimRunner:
         match dice.trouble:
             case Trouble.RATE_LIMITED:
                 self._provider.concerns_all(PAUSED)
+                if dice.seconds:
+                    self._provider.journal.record(
+                        Kind.KEY_PAUSED,
+                        deployment=self._shape.name,
+                        key=self._key,
+                        seconds=dice.seconds,
+                    )
                 raise UpstreamRateLimitedError(text, retry_after=dice.seconds or None)
             case Trouble.SERVER_ERROR:
                 raise UpstreamServerError(text)

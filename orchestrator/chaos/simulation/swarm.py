@@ -62,6 +62,8 @@ def draw(seed: int, mode: Mode = "safety") -> Plan:
     shapes = [_with_queue(queueing, shape) for shape in shapes]
     routing = random.Random(f"routing {seed}")
     shapes = [_with_seams(routing, shape) for shape in shapes]
+    keys = random.Random(f"keys {seed}")
+    shapes = [_with_keys(keys, shape) for shape in shapes]
     routes = {"both": tuple(names)} if len(names) > 1 else {}
     on_grid = seed % 2 == 0
     return Plan(
@@ -123,6 +125,14 @@ def _with_queue(chance: random.Random, shape: Shape) -> Shape:
         on_full=chance.choice(("failover", "failover", "reject", "wait")),
         waiting=chance.choice((2, 16)),
         adapts=_falls(chance, 0.3),
+    )
+
+
+def _with_keys(chance: random.Random, shape: Shape) -> Shape:
+    keys = chance.choice((1, 1, 2, 3))
+    bad = chance.choice((0, 0, keys - 1))
+    return msgspec.structs.replace(
+        shape, keys=keys, revoked=tuple(sorted(chance.sample(range(keys), bad)))
     )
 
 

@@ -29,7 +29,7 @@ from orchestrator.chaos.simulation.provider import Provider
 from orchestrator.chaos.simulation.recorder import Recorder
 from orchestrator.deployment import RunningDeployment
 from orchestrator.events import Finished
-from orchestrator.plan import BreakerSettings, DeploymentPlan, QueueSettings, RoutePlan
+from orchestrator.plan import BreakerSettings, DeploymentPlan, KeyPlan, QueueSettings, RoutePlan
 from orchestrator.policies.limits.pace import BURST_SHARE
 from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.limits.window import SPAN_SECONDS
@@ -37,7 +37,7 @@ from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import PriorityRequest
 from orchestrator.routing.hedging import HedgeSettings
 from orchestrator.routing.route import RoutePolicy
-from orchestrator.runners.lease import StepLimits
+from orchestrator.runners.lease import KeyAccess, StepLimits
 from orchestrator.wiring import System
 
 SAMPLE_SECONDS = 0.25
@@ -50,6 +50,7 @@ PROBE_SECONDS = 120.0
 PROBE_STEP = 0.05
 AFTER_HEAL = 20
 WARM_UPS = 12
+A_LITTLE_MORE = 1.05
 LONGER_OPEN = 4.0
 """Times its first open time, the longest that a breaker is open."""
 
@@ -336,7 +337,10 @@ class _Trial:
     async def _go_on_as_before(self) -> None:
         """Every request over every route succeeds, once nothing is broken any more."""
         rates = [shape.requests_per_minute or SPAN_SECONDS for shape in self._plan.shapes]
-        step, now = SPAN_SECONDS / min(SPAN_SECONDS, *rates), self._loop.time()
+        # what was sent before counts for a minute, and each request for a little longer than that
+        await asyncio.sleep(SPAN_SECONDS * A_LITTLE_MORE)
+        step = A_LITTLE_MORE * SPAN_SECONDS / min(SPAN_SECONDS, *rates)
+        now = self._loop.time()
         probers = [
             self._prober(route, f"after-{route}-{number}", tokens=3, at=now + place * step)
             for place, (number, route) in enumerate(
@@ -383,6 +387,10 @@ def _route_plan(plan: Plan, name: str) -> RoutePlan:
 
 
 def _deployment_plan(shape: Shape, provider: Provider) -> DeploymentPlan:
+    limits = RateLimits(
+        requests_per_minute=shape.requests_per_minute,
+        tokens_per_minute=shape.tokens_per_minute,
+    )
     return DeploymentPlan(
         name=shape.name,
         factory=provider.factory(),
@@ -391,10 +399,8 @@ def _deployment_plan(shape: Shape, provider: Provider) -> DeploymentPlan:
         queue_capacity=shape.queue_capacity,
         queue=QueueSettings(aging=shape.aging, on_full=shape.on_full, waiting=shape.waiting),
         concurrency=(1, shape.slots) if shape.adapts else None,
-        limits=RateLimits(
-            requests_per_minute=shape.requests_per_minute,
-            tokens_per_minute=shape.tokens_per_minute,
-        ),
+        limits=limits,
+        keys=_keys(shape, limits) if shape.keys > 1 else (),
         retry=RetrySettings(max_attempts=shape.max_attempts, initial_backoff=0.05, max_backoff=1.0),
         breaker=BreakerSettings(
             failure_threshold=shape.failure_threshold,
@@ -412,6 +418,11 @@ def _deployment_plan(shape: Shape, provider: Provider) -> DeploymentPlan:
             on_poison="stay" if shape.stays_down else "restart",
         ),
     )
+
+
+def _keys(shape: Shape, limits: RateLimits) -> list[KeyPlan]:
+    texts = [str(number) for number in range(shape.keys)]
+    return [KeyPlan(access=KeyAccess(text.__str__), limits=limits) for text in texts]
 
 
 @contextmanager

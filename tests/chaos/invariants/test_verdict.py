@@ -96,6 +96,8 @@ GOOD: dict[str, str] = {
     "I12b": "0 fault_landed text=crash~#7\n0 worker_dead @w1 cause=OSError:~crash~#7\n"
     "0 worker_dead @w2 cause=CancelledError deliberate=true\n0 poison cause=OSError:~crash~#7",
     "I13": "0 provider_start r1 @w1\n0 provider_start r2 @w2\n1 provider_start r3 @w1",
+    "I13b": "0 key_paused key=1 seconds=3\n0.05 provider_start r1 @w1 #1 key=1\n"
+    "1 provider_start r2 @w2 #2 key=0\n3 provider_start r3 @w3 #3 key=1",
     "I15": STREAMING + "0 token r1 #1\n0.1 late r1 #0\n0.5 terminal r1 #1 outcome=done",
     "I16": ACCEPTED
     + "0 accept r2 priority=2 deadline=5 depth=2\n0 dequeue r2\n0 dispatch r2 @w1 #1\n"
@@ -184,6 +186,11 @@ BAD: list[tuple[str, str, str]] = [
             "2.1 breaker state=half-open"
         ),
         "had to be open for 2 s",
+    ),
+    (
+        "I13b",
+        "0 key_paused key=1 seconds=3\n2 provider_start r1 @w1 #1 key=1",
+        "with a key that pauses until 3 s",
     ),
     (
         "I6",

@@ -80,6 +80,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "refusal taken for the first error", HERE, instead_of(Engine, engines.RemembersARefusal)
     ),
+    Mutant("pause of a key ignored", RAKKA, instead_of(RateLimiter, policies.IgnoresPauses)),
+    Mutant("permit of another key", HERE, instead_of(RateLimiter, policies.SendsTheNextKey)),
     Mutant("open time does not grow", HERE, instead_of(Breaker, policies.OpensForAsLong)),
     Mutant("probe kept by a cancel", HERE, instead_of(Breaker, policies.KeepsTheProbe)),
     Mutant("verdict of an old era counts", HERE, instead_of(Breaker, policies.CountsOldVerdicts)),

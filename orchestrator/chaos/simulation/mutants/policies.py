@@ -24,6 +24,30 @@ class LetsAllPass(RateLimiter):
         return Permit(self.keys[0], prompt, answer, now)
 
 
+class IgnoresPauses(RateLimiter):
+    """A key goes on however long its provider asked it to rest."""
+
+    @override
+    def reserve(self, prompt: int, answer: int, now: float) -> Permit | None:
+        for key in self.keys:
+            key.rests_until = 0.0
+        return super().reserve(prompt, answer, now)
+
+
+class SendsTheNextKey(RateLimiter):
+    """The permit of one key goes out with another."""
+
+    @override
+    def reserve(self, prompt: int, answer: int, now: float) -> Permit | None:
+        permit = super().reserve(prompt, answer, now)
+        if permit is None:
+            return None
+        other = self.keys[(permit.key + 1) % len(self.keys)]
+        self.keys[permit.key].outstanding -= 1
+        other.outstanding += 1
+        return Permit(other, prompt, answer, now)
+
+
 class NeverRefuses(PriorityQueue):
     """A queue without a bound."""
 
