@@ -237,8 +237,6 @@ class AttemptRecord:
     """Loop time, seconds; so are the next two."""
     queued_for: float
     """Seconds between acceptance (or the attempt before) and this start."""
-    permit_for: float = 0.0
-    """Seconds of these that it was the next one and only a permit was missing."""
     hedge: bool = False
     """Whether it was made beside another one that had not failed."""
     resumed_after: int | None = None
@@ -254,7 +252,7 @@ class AttemptRecord:
     error: str | None = None
     """Class and text of what went wrong, None if nothing did."""
     decision: str = ""
-    """What was decided after it: `again in 0.2 s`, `next: b`, `resumed`, `ended`, ..."""
+    """What followed a failure: `again in 0.2 s`, `next: b` or `ended`; empty if there was none."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -28,6 +28,7 @@ from orchestrator.attempt import (
     Done,
     Gates,
     Outcome,
+    TryAgain,
     after_failure,
     attempt,
     outcome_name,
@@ -209,5 +210,7 @@ def _as_crash(cause: BaseException) -> BaseException:
 
 def _note(record: AttemptRecord, outcome: Outcome, result: BaseException | None) -> None:
     record.outcome = outcome_name(outcome)
+    if isinstance(outcome, TryAgain) and record.ended_at is not None:
+        record.decision = f"again in {outcome.not_before - record.ended_at:.3g} s"
     if isinstance(result, OrchestratorError):
         record.error = describe(result)

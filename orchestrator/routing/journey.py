@@ -141,6 +141,8 @@ class Journey:
     ) -> EngineError | QueueFullError | None:
         self._join(deployment)
         self._bound_attempts()
+        if self._request.attempts and not self._request.hedge:
+            self._request.attempts[-1].decision = f"next: {deployment.name}"
         leg = self._leg()
         try:
             deployment.inflight.accept(
@@ -220,6 +222,8 @@ class Journey:
 
     def _fail(self, error: OrchestratorError) -> None:
         request = self._request
+        if request.attempts:
+            request.attempts[-1].decision = "ended"
         if request.channel.ending is None and len(request.attempts) > 1:
             error.add_note(f"attempts: {story(request)}")
         request.channel.end(Failed(error))

@@ -26,6 +26,7 @@ from orchestrator.errors import (
 from orchestrator.events import Failed, Finished
 from orchestrator.request import AttemptRecord, PriorityRequest
 from orchestrator.routing.deployment import Deployment
+from orchestrator.routing.explain import story
 from orchestrator.routing.journey import Journey
 from orchestrator.routing.route import Route
 from orchestrator.routing.strategy import in_order
@@ -248,12 +249,13 @@ def _observe_ending(request: PriorityRequest, meters: metrics.RouteMeters) -> No
         elif isinstance(ending, Failed):
             meters.failed(seconds, ending.error.code)
             logger.info(
-                "request %s to %s failed after %.3f s and %d attempts: %s",
+                "request %s to %s failed after %.3f s and %d attempts: %s (%s)",
                 one_line(request.request_id),
                 request.model,
                 seconds,
                 len(request.attempts),
                 one_line(describe(ending.error)),
+                story(request),
             )
 
     request.channel.watch(observe)
