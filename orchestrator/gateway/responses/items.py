@@ -50,7 +50,7 @@ def _heard(item: Object, where: str) -> Message:
     match item.get("type", "message"):
         case "message":
             role = item.get("role")
-            if role not in {"user", "system", "developer"}:
+            if role not in ("user", "system", "developer"):
                 param = f"{where}.role"
                 raise InvalidRequestError(
                     f"{param} must be user, assistant, system or developer", param=param
