@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +37,7 @@ from orchestrator.policies.limits.limiter import RateLimiter
 from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.retry import RetryBudget, RetryPolicy, RetrySettings
 from orchestrator.request import AttemptRecord, PriorityRequest
+from orchestrator.resume import Seam
 from orchestrator.runners.base import Abilities
 from orchestrator.runners.lease import Lease, Step, StepLimits
 from orchestrator.standing import Meter
@@ -454,3 +456,24 @@ def test_a_failure_of_a_request_that_has_ended_changes_nothing() -> None:
     request.channel.end(Failed(RequestCanceledError("gone")))
 
     assert isinstance(decide(request, UpstreamServerError("500")), Canceled)
+
+
+@pytest.mark.parametrize(("answers", "goes_on"), [(1, True), (2, False)])
+async def test_several_answers_are_never_gone_on_with_though_the_seam_would_allow_it(
+    answers: int, goes_on: bool
+) -> None:
+    # a kept beginning is one text: two answers in it would be read as one
+    trial = Try([])
+    request = trial.request
+    request.sampling = replace(request.sampling, n=answers)
+    request.seam = Seam.EXACT
+    request.channel.send(TokenChunk("one "), EPOCH)
+    await request.channel.receive()
+
+    outcome = after_failure(
+        request, UpstreamTruncatedError("cut"), attempts=1, gates=trial.gates, now=0.0
+    )
+
+    assert isinstance(outcome, TryAgain if goes_on else Interrupted)
+    assert (request.resume is not None) == goes_on
+    trial.permit.release()

@@ -161,7 +161,8 @@ class ChatDecoder(Answer):
             UpstreamProtocolError: It is no answer.
             OrchestratorError: It is an error, by its kind.
         """
-        if body.lstrip()[:1] == b"[":  # Gemini's compatible endpoint puts its errors into a list
+        # Gemini's compatible endpoint puts its errors into a list
+        if body.lstrip()[:1] == b"[" and b'"error"' in body:
             failure = self.failure(body)
             raise failure
         self.done = True

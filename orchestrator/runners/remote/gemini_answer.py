@@ -44,6 +44,8 @@ from orchestrator.runners.remote.gemini_wire import (
 )
 from orchestrator.runners.remote.sse import ServerSentEvent
 
+DONE = b"[DONE]"
+
 FINISHES: Mapping[str, FinishReason] = {
     "STOP": FinishReason.STOP,
     "MAX_TOKENS": FinishReason.LENGTH,
@@ -138,6 +140,9 @@ class GeminiDecoder(Answer):
         if self.done or not event.data:
             return None
         self.events += 1
+        if event.data == DONE:  # not the API's own, but some that stand before it send it
+            self.done = True
+            return None
         if event.event == b"error":
             failure = self.failure(event.data)
             raise failure

@@ -17,6 +17,7 @@ import msgspec
 
 from orchestrator.errors import UpstreamAuthenticationError, UpstreamConnectError, describe
 from orchestrator.runners.classify import NOT_JSON, shorten
+from orchestrator.runners.remote.coding import reads_of
 from orchestrator.runners.remote.credentials import MAX_KEY_BYTES, Key, KeySource, key_from
 from orchestrator.runners.remote.proxy import Proxy
 from orchestrator.runners.remote.settings import trusted
@@ -147,7 +148,7 @@ async def _post(
     response = await transport.handle_async_request(request)
     body = bytearray()
     try:
-        async for read in response.aiter_bytes():
+        async for read in reads_of(response):
             body += read
             if len(body) > MAX_KEY_BYTES:
                 break

@@ -6,7 +6,7 @@ answer; whether that is complete is decided by whoever reads it.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import cast
 
 import httpx
@@ -20,6 +20,7 @@ from orchestrator.errors import (
 )
 from orchestrator.runners.classify import ANY_PROVIDER, Refusals, classify, shorten
 from orchestrator.runners.lease import Lease, Step
+from orchestrator.runners.remote.coding import reads_of
 from orchestrator.runners.remote.connection import Incoming
 from orchestrator.runners.remote.transport import CONNECTING, SENDING
 
@@ -144,7 +145,7 @@ class Body:
     def __init__(self, response: httpx.Response, provider: str) -> None:
         self._response = response
         self._provider = provider
-        self._reads = _plain(response) or response.aiter_bytes()
+        self._reads = reads_of(response)
         self._fault: httpx.RequestError | None = None
         self._head = b""
         self._peeked: bytes | None = None
@@ -264,12 +265,3 @@ class Body:
             secret=secret,
             own=own,
         )
-
-
-def _plain(response: httpx.Response) -> AsyncIterator[bytes] | None:
-    """Returns the raw bytes where nothing has to be decompressed: httpx's layers cost per read."""
-    if "content-encoding" in response.headers or not isinstance(
-        response.stream, httpx.AsyncByteStream
-    ):
-        return None
-    return aiter(response.stream)
