@@ -103,7 +103,9 @@ KINDS = {
 
 
 @contextlib.asynccontextmanager
-async def gateway_to(provider: SseServer) -> AsyncGenerator[openai.AsyncOpenAI]:
+async def gateway_to(
+    provider: SseServer, keep_alive: float = 15
+) -> AsyncGenerator[openai.AsyncOpenAI]:
     runners = {
         kind: {"runner": {"kind": kind, "base_url": provider.url, "model": "m", "api_key": "k"}}
         for kind in KINDS
@@ -113,7 +115,10 @@ async def gateway_to(provider: SseServer) -> AsyncGenerator[openai.AsyncOpenAI]:
     system.start()
     await system.settled()
     with bind("127.0.0.1", 0) as sock:
-        listener = Listener(Gateway(system, max_body=1 << 20, access_log=False, linger=5), sock)
+        listener = Listener(
+            Gateway(system, max_body=1 << 20, access_log=False, linger=5, keep_alive=keep_alive),
+            sock,
+        )
         task = asyncio.create_task(listener.run_until_closed())
         try:
             await listener.listening.wait()
