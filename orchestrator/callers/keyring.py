@@ -1,8 +1,8 @@
 """The keys of a running gateway: found by their id, and read again when their file has changed.
 
 The file is looked at every second at most, when a request comes, so a key that was revoked is
-refused a second later. A file that can't be read any more changes nothing: who was let in before
-still is, and the log says so.
+refused a second later. A file that can't be read any more, or is gone, changes nothing: who was let
+in before still is, and the log says so.
 """
 
 import logging
@@ -83,6 +83,10 @@ class Keyring:
         if stamp == self._stamp:
             return
         self._stamp = stamp
+        if stamp is None:
+            # an editor may write it anew in a moment, and who means to refuse all revokes them
+            logger.error("the keys in %s are gone; those known before stay valid", self.path)
+            return
         try:
             self._take(read_records(self.path))
         except ConfigError as error:

@@ -6,11 +6,20 @@ from pathlib import Path
 import msgspec
 
 from orchestrator.callers.key import PREFIX, digest_of, make_key
-from orchestrator.callers.record import KeyBudget, KeyRecord, PriorityName, change_records
+from orchestrator.callers.record import (
+    MAX_AMOUNT,
+    KeyBudget,
+    KeyRecord,
+    PriorityName,
+    change_records,
+    has_one_amount,
+    is_name,
+)
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import MAX_NAME
 
 DAY = 86_400
+MAX_DAYS = 36_500
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,7 +101,7 @@ def revoke_key(path: Path, key_id: str, *, now: float) -> KeyRecord:
 
 
 def _check(wanted: NewKey) -> None:
-    if not 0 < len(wanted.caller) <= MAX_NAME or not wanted.caller.isprintable():
+    if not is_name(wanted.caller):
         raise InvalidRequestError(
             f"caller must be a name of 1 to {MAX_NAME} printable characters", param="caller"
         )
@@ -100,11 +109,15 @@ def _check(wanted: NewKey) -> None:
         raise InvalidRequestError("routes must name a model, or be left out", param="routes")
     for name in ("requests_per_minute", "tokens_per_minute", "max_concurrent", "expires_in_days"):
         number: float | None = getattr(wanted, name)
-        if number is not None and not number > 0:
-            raise InvalidRequestError(f"{name} must be above 0", param=name)
+        most = MAX_DAYS if name == "expires_in_days" else MAX_AMOUNT
+        if number is not None and not 0 < number <= most:
+            raise InvalidRequestError(f"{name} must be above 0, and {most} at most", param=name)
     for budget in wanted.budgets:
-        amounts = [amount for amount in (budget.nano_usd, budget.tokens) if amount is not None]
-        if len(amounts) != 1 or amounts[0] < 0:
+        if not has_one_amount(budget):
             raise InvalidRequestError(
                 "a budget has one amount, of nano_usd or of tokens", param="budgets"
+            )
+        if not 0 <= (budget.nano_usd or budget.tokens or 0) <= MAX_AMOUNT:
+            raise InvalidRequestError(
+                f"a budget is 0 to {MAX_AMOUNT} nano_usd or tokens", param="budgets"
             )

@@ -10,22 +10,30 @@ import os
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from orchestrator.errors import ConfigError
+from orchestrator.request import MAX_NAME
 
 MAX_FILE_BYTES = 16 << 20
+MAX_AMOUNT = 1 << 62
+"""Of whatever is counted."""
+LAST_DAY = 253_402_300_799
+"""Unix time at which the calendar ends, as Python knows it."""
 PriorityName = Literal["background", "normal", "high", "critical"]
+Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_AMOUNT)]
+Amount = Annotated[int, msgspec.Meta(ge=0, le=MAX_AMOUNT)]
+UnixTime = Annotated[int, msgspec.Meta(ge=0, le=LAST_DAY)]
 
 
 class KeyBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the holder may spend; see `policies.budget.Budget`."""
 
     per: Literal["hour", "day", "month"]
-    nano_usd: int | None = None
-    tokens: int | None = None
+    nano_usd: Amount | None = None
+    tokens: Amount | None = None
     on_exceeded: Literal["reject", "throttle", "warn"] = "reject"
 
 
@@ -35,21 +43,42 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     id: str
     caller: str
     """Whose requests they are; several keys may have one caller, while one replaces the other."""
-    digest: str
-    created_at: int
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    created_at: UnixTime
     """Unix time, as are the next two; None is never."""
-    expires_at: int | None = None
-    revoked_at: int | None = None
+    expires_at: UnixTime | None = None
+    revoked_at: UnixTime | None = None
     routes: tuple[str, ...] | None = None
     """Models that may be asked for; None is all."""
     priority: PriorityName = "normal"
     """The highest priority, and that of requests that name none."""
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    max_concurrent: int | None = None
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    max_concurrent: Count | None = None
     budgets: tuple[KeyBudget, ...] = ()
     admin: bool = False
     """Whether it opens `/metrics` and `/admin`, too."""
+
+    def __post_init__(self) -> None:
+        """Refuses what no type tells; people edit the file, too.
+
+        Raises:
+            ValueError: The caller is no name, or a budget hasn't one amount.
+        """
+        if not is_name(self.caller):
+            raise ValueError(f"caller isn't a name of 1 to {MAX_NAME} printable characters")
+        if not all(map(has_one_amount, self.budgets)):
+            raise ValueError("a budget has one amount, of nano_usd or of tokens")
+
+
+def is_name(text: str) -> bool:
+    """Whether a caller may be called that."""
+    return 0 < len(text) <= MAX_NAME and text.isprintable()
+
+
+def has_one_amount(budget: KeyBudget) -> bool:
+    """Whether it says how much, and in one unit."""
+    return (budget.nano_usd is None) != (budget.tokens is None)
 
 
 class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

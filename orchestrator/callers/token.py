@@ -12,6 +12,7 @@ import logging
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import cast
 
@@ -137,9 +138,9 @@ class TokenCheck:
     async def _read(self) -> None:
         try:
             content = await asyncio.to_thread(_content_of, self._settings.jwks)
-            found = jwt.PyJWKSet.from_dict(json.loads(content))
+            found = jwt.PyJWKSet.from_dict(_object_in(content))
             self._keys = {key.key_id or "": key for key in found.keys}
-        except (OSError, ValueError, jwt.PyJWTError) as error:
+        except (OSError, HTTPException, ValueError, jwt.PyJWTError) as error:
             logger.error("the keys of %s can't be read: %s", self._settings.jwks, error)  # noqa: TRY400 - what is foreign is the cause, no line of code
 
 
@@ -148,6 +149,28 @@ def _content_of(place: str) -> bytes:
         return Path(place).read_bytes()[:MAX_JWKS_BYTES]
     with urllib.request.urlopen(place, timeout=FETCH_SECONDS) as answer:  # noqa: S310 - the configuration's own address
         return cast("bytes", answer.read(MAX_JWKS_BYTES))
+
+
+def _object_in(content: bytes) -> dict[str, object]:
+    """A JWKS, of which it is known that its keys have names of the right kind.
+
+    Raises:
+        ValueError: It isn't one.
+    """
+    try:
+        found: object = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - foreign content, no programmer's mistake
+    told = cast("dict[str, object]", found)
+    keys = told.get("keys")
+    for key in cast("list[object]", keys) if isinstance(keys, list) else []:
+        if isinstance(key, dict) and not isinstance(
+            cast("dict[str, object]", key).get("kid", ""), str
+        ):
+            raise ValueError("the kid of a key is no text")  # noqa: TRY004 - as above
+    return told
 
 
 def _texts(claim: object) -> frozenset[str]:

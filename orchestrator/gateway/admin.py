@@ -5,6 +5,7 @@ written off the loop.
 """
 
 import asyncio
+import re
 import sqlite3
 import time
 from dataclasses import asdict
@@ -27,6 +28,7 @@ from orchestrator.wiring import System
 
 ADMIN = "/admin"
 MAX_BODY = 64 << 10
+_TIME = re.compile(r"[0-9]{1,15}")
 _new_keys = msgspec.json.Decoder(NewKey)
 
 
@@ -87,7 +89,7 @@ class Admin:
         since = request.query_params.get("since_ms", "0")
         if by not in GROUPS:
             raise InvalidRequestError(f"by is one of {', '.join(GROUPS)}", param="by")
-        if not since.isdecimal():
+        if _TIME.fullmatch(since) is None:
             raise InvalidRequestError("since_ms is Unix time in milliseconds", param="since_ms")
         sums = await asyncio.to_thread(_sums, self._ledger, by, int(since))
         return _json([asdict(group) for group in sums])

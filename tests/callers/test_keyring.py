@@ -1,5 +1,6 @@
 """Keys of a file, which may change while they are in use."""
 
+import json
 import stat
 from pathlib import Path
 
@@ -102,6 +103,56 @@ def test_a_file_that_can_not_be_read_any_more_changes_nothing(
         Keyring(path, Clock())
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"requests_per_minute": 0},
+        {"tokens_per_minute": 10**18 * 10},
+        {"max_concurrent": -1},
+        {"digest": "é" * 64},
+        {"expires_at": 1 << 60},
+        {"caller": ""},
+        {"caller": "a\nb"},
+        {"budgets": [{"per": "day"}]},
+    ],
+)
+def test_a_file_that_somebody_has_edited_wrongly_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: dict[str, object]
+) -> None:
+    path = tmp_path / "keys.json"
+    _, key = made(path)
+    keyring = Keyring(path, Clock())
+
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["keys"][0].update(wrong)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+    assert keyring.find(key).name == "ann"
+    assert "no file of keys" in caplog.text
+    with pytest.raises(ConfigError, match="no file of keys"):
+        Keyring(path, Clock())
+
+
+def test_a_file_that_is_gone_while_the_gateway_runs_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys.json"
+    key_id, key = made(path)
+    content = path.read_bytes()
+    clock = Clock()
+    keyring = Keyring(path, clock)
+
+    path.unlink()
+    let_in = [keyring.find(key).name for _ in range(2)]
+    path.write_bytes(content)
+    revoke_key(path, key_id, now=NOW)
+    keyring.look()
+
+    assert let_in == ["ann", "ann"]
+    assert caplog.text.count("are gone") == 1
+    assert why(keyring, key) == "the API key was revoked"
+
+
 def test_the_budgets_of_keys_are_told_by_caller(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     told: list[BudgetsOfCallers] = []
@@ -129,7 +180,10 @@ def test_the_budgets_of_keys_are_told_by_caller(tmp_path: Path) -> None:
         ({"routes": ()}, "routes"),
         ({"max_concurrent": 0}, "max_concurrent"),
         ({"expires_in_days": -1}, "expires_in_days"),
+        ({"expires_in_days": 1e308}, "expires_in_days"),
+        ({"requests_per_minute": 10**400}, "requests_per_minute"),
         ({"budgets": (KeyBudget(per="day"),)}, "budgets"),
+        ({"budgets": (KeyBudget(per="day", nano_usd=1 << 63),)}, "budgets"),
     ],
 )
 def test_a_key_that_makes_no_sense_is_not_made(

@@ -12,6 +12,7 @@ from jwt.algorithms import RSAAlgorithm
 
 from orchestrator.callers.door import Door
 from orchestrator.callers.token import TokenCheck, TokenSettings
+from orchestrator.errors import AuthenticationError
 from orchestrator.request import Priority
 from tests.fakes.scripted import DONE
 from tests.gateway.serving import CHAT, body, plays, serving
@@ -43,8 +44,12 @@ def token_door(folder: Path, signer: RSAPrivateKey) -> Door:
     public = RSAAlgorithm.to_jwk(signer.public_key(), as_dict=True)
     path = folder / "jwks.json"
     path.write_text(json.dumps({"keys": [public | {"kid": "k1", "alg": "RS256"}]}), "utf-8")
-    settings = TokenSettings(
-        jwks=str(path),
+    return Door(tokens=TokenCheck(token_settings(str(path))).find)
+
+
+def token_settings(jwks: str) -> TokenSettings:
+    return TokenSettings(
+        jwks=jwks,
         issuer=ISSUER,
         audience="inference",
         algorithms=("RS256",),
@@ -53,7 +58,6 @@ def token_door(folder: Path, signer: RSAPrivateKey) -> Door:
         priority=Priority.NORMAL,
         leeway=0,
     )
-    return Door(tokens=TokenCheck(settings).find)
 
 
 async def test_a_signed_token_makes_the_request_its_subjects(
@@ -122,3 +126,44 @@ async def test_while_signers_keys_can_not_be_read_tokens_are_refused_and_the_log
 
     assert statuses == [401] * 3
     assert sum("can't be read" in message for message in caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "5",
+        '{"keys": [{"kty": "oct", "k": "aaaa", "kid": ["x"]}]}',
+        "[" * 100_000,
+        '{"keys": [5]}',
+        "",
+    ],
+)
+async def test_signers_keys_of_any_wrong_shape_are_a_line_in_the_log(
+    tmp_path: Path, signer: RSAPrivateKey, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    door = token_door(tmp_path, signer)
+    (tmp_path / "jwks.json").write_text(content, "utf-8")
+
+    async with asyncio.timeout(5):
+        with pytest.raises(AuthenticationError):
+            await door.enter({b"authorization": f"Bearer {token(signer)}".encode()})
+
+    assert caplog.text.count("can't be read") == 1
+
+
+async def test_an_address_of_signers_keys_that_speaks_no_http_is_a_line_in_the_log(
+    signer: RSAPrivateKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"garbage\r\n\r\n")
+        writer.close()
+
+    async with asyncio.timeout(5), await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        check = TokenCheck(token_settings(f"http://127.0.0.1:{port}/"))
+        with pytest.raises(AuthenticationError):
+            await check.find(token(signer))
+
+    assert caplog.text.count("can't be read") == 1

@@ -5,6 +5,7 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Unpack
 
 import httpx
@@ -86,6 +87,7 @@ async def serving(
     resume_window: float = 0,
     patience: ConnectionLimits | None = None,
     door: Door | None = None,
+    ledger: Path | None = None,
     repeats: Callable[[Submit], Repeats] | None = None,
     **settings: Unpack[Settings],
 ) -> AsyncGenerator[Served]:
@@ -98,6 +100,7 @@ async def serving(
             keep_alive=keep_alive,
             resume_window=resume_window,
             door=door,
+            ledger=ledger,
             repeats=repeats(system.router.submit) if repeats else None,
         )
         with bind("127.0.0.1", 0) as sock:

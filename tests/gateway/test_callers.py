@@ -185,12 +185,29 @@ async def test_metrics_and_admin_are_for_administrators(tmp_path: Path) -> None:
     assert [statuses["/admin/nowhere", name] for name in ("none", "admin")] == [401, 404]
 
 
+@pytest.mark.parametrize("since_ms", ["9" * 5000, str(1 << 63), "-1", "1e3", "\u0663", ""])
+async def test_a_time_that_is_none_is_a_400_that_names_it(tmp_path: Path, since_ms: str) -> None:
+    door, root = door_of(tmp_path, admin_key=Secret("root")), bearer("root")
+    async with (
+        asyncio.timeout(5),
+        serving({"m": plays("a", DONE)}, door=door, ledger=tmp_path / "u.sqlite3") as served,
+    ):
+        answer = await served.client.get(
+            "/admin/usage", params={"since_ms": since_ms}, headers=root
+        )
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "since_ms")
+
+
 async def test_an_administrator_makes_and_revokes_keys(tmp_path: Path) -> None:
     door, root = door_of(tmp_path, admin_key=Secret("root")), bearer("root")
     async with asyncio.timeout(5), serving({"m": plays("a", DONE)}, door=door) as served:
         client = served.client
         made = await client.post("/admin/keys", json={"caller": "eve"}, headers=root)
         bad = await client.post("/admin/keys", json={"colour": "red"}, headers=root)
+        endless = await client.post(
+            "/admin/keys", json={"caller": "eve", "expires_in_days": 1e308}, headers=root
+        )
         key = made.json()["key"]
         served_with_it = await client.post(CHAT, json=body(), headers=bearer(key))
         listed = await client.get("/admin/keys", headers=root)
@@ -205,4 +222,5 @@ async def test_an_administrator_makes_and_revokes_keys(tmp_path: Path) -> None:
     assert key not in listed.text
     assert revoked.json()["revoked_at"] is not None
     assert (refused.status_code, bad.status_code, unknown.status_code) == (401, 400, 400)
+    assert (endless.status_code, endless.json()["error"]["param"]) == (400, "expires_in_days")
     assert (usage.status_code, usage.json()["error"]["code"]) == (400, "invalid_request")
