@@ -42,6 +42,8 @@ MAX_NAME_BYTES = 64
 BACKSLASH = ord("\\")
 LOOKS_LIKE_STAND_IN = re.compile(rb"\xef\xb7\x90|\\ufdd0", re.IGNORECASE)
 
+ARRAY_WITHIN_JSON = re.compile(f'"{OPEN}a([0-9]+){CLOSE}"(?:,null)*+')
+
 Take = Callable[[ServerSentEvent], Sequence[TokenChunk]]
 
 
@@ -52,6 +54,15 @@ class _Text:
     plain: str
     escaped: str
     """As it stands within JSON; empty unless it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """The items of a long array that were taken out."""
+
+    items: list[object]
+    written: bytes
+    """As they stood; empty unless it was asked for."""
 
 
 async def take_large(
@@ -92,7 +103,7 @@ class _TakenOut:
     rest: bytes
     """The event with a stand-in for every text and array longer than a piece."""
     texts: list[_Text]
-    arrays: list[list[object]]
+    arrays: list[_Array]
 
 
 async def _taken_out(data: bytes, piece_bytes: int, *, escape: bool) -> _TakenOut | None:
@@ -103,19 +114,18 @@ async def _taken_out(data: bytes, piece_bytes: int, *, escape: bool) -> _TakenOu
     """
     rest: list[bytes] = []
     texts: list[_Text] = []
-    arrays: list[list[object]] = []
+    arrays: list[_Array] = []
     copied = start = paused = 0
     while (quote := data.find(b'"', start)) >= 0:
         bracket = data.find(b"[", start, quote)
         if bracket >= 0:
             start = bracket + 1
-            # arguments that come as an object are written as JSON, where no list may stand in
-            array = None if escape else await long_array(data, start, piece_bytes)
+            array = await long_array(data, start, piece_bytes)
             if array is not None:
                 stand_in = f'"{OPEN}a{len(arrays)}{CLOSE}"'.encode()
                 rest += (data[copied:start], stand_in + b",null" * (len(array[1]) - 1))
+                arrays.append(_Array(array[1], data[start : array[0]] if escape else b""))
                 copied = paused = start = array[0]
-                arrays.append(array[1])
             continue
         end = _end(data, quote + 1, piece_bytes)
         if end is None:
@@ -215,7 +225,14 @@ def _restored(chunk: TokenChunk, taken: _TakenOut, *, json_arguments: bool) -> T
             long = taken.texts[int(found[1])]
             return long.escaped if within_json else long.plain
 
-        return STAND_IN.sub(text, value)
+        def items(found: re.Match[str]) -> str:
+            return taken.arrays[int(found[1])].written.decode()
+
+        if within_json and STAND_IN.fullmatch(value):
+            within_json = False  # arguments that were a text, and not an object
+        value = STAND_IN.sub(text, value)
+        # last, for what stands in an array may look like a stand-in
+        return ARRAY_WITHIN_JSON.sub(items, value) if within_json and taken.arrays else value
 
     def restore(value: object, name: str = "") -> object:
         if isinstance(value, str):
@@ -223,7 +240,7 @@ def _restored(chunk: TokenChunk, taken: _TakenOut, *, json_arguments: bool) -> T
         if isinstance(value, list):
             items = cast("list[object]", value)
             array = ARRAY_STAND_IN.match(items[0]) if items and isinstance(items[0], str) else None
-            return taken.arrays[int(array[1])] if array else [restore(item) for item in items]
+            return taken.arrays[int(array[1])].items if array else [restore(item) for item in items]
         if isinstance(value, dict):
             members = cast("dict[str, object]", value)
             return {put_back(key): restore(member, key) for key, member in members.items()}

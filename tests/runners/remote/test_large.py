@@ -1,5 +1,6 @@
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -175,6 +176,47 @@ async def test_an_error_in_a_large_event_quotes_what_came():
     found = at_once(broken)
     assert isinstance(found, tuple)
     assert found[0] is UpstreamProtocolError
+
+
+def called(arguments: object) -> bytes:
+    call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
+    message = {"content": "a", "tool_calls": [call]}
+    likely: list[dict[str, object]] = [{"token": "a", "logprob": -0.5, "top_logprobs": []}] * 20
+    return json.dumps({"message": message, "logprobs": likely}, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"a": "' + 'x\\"\\n' * 50 + '"}',
+        {"a": [1.50, 20000000000000000000000] * 30, "b": [[{"c": 'd"'}]] * 20, "e": "f" * 99},
+        {"a": ["x", None, None] * 30},
+        {"a": ["\ufdd00\ufdd1", '"\ufdd0a0\ufdd1"'] * 30, "e": "f" * 99},
+    ],
+    ids=["a text", "an object with arrays", "an array with nulls", "what looks like a stand-in"],
+)
+async def test_arguments_in_pieces_are_what_they_are_at_once(arguments: object):
+    # a text came escaped a second time
+    data = ServerSentEvent(called(arguments))
+
+    chunk = await one(OllamaDecoder("acme"), data, piece_bytes=64, json_arguments=True)
+
+    assert chunk == OllamaDecoder("acme").take(data)
+
+
+async def test_ollamas_logprobs_are_not_read_at_once():
+    data = ServerSentEvent(called({"a": 1}))
+    sizes: list[int] = []
+    reader = OllamaDecoder("acme")
+
+    def take(event: ServerSentEvent) -> Sequence[TokenChunk]:
+        sizes.append(len(event.data))
+        return pieces_of(reader, reader.take(event))
+
+    await take_large(take, data, json_arguments=True, piece_bytes=64)
+
+    assert len(sizes) == 1
+    assert sizes[0] < len(data.data) // 2
 
 
 @pytest.mark.live
