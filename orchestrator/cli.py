@@ -1,4 +1,4 @@
-"""The command line: `orchestrator serve | check | submit | usage | keys`.
+"""The command line: `orchestrator serve | check | submit | usage | keys | chaos`.
 
 A user's mistake is a line a fault on standard error, never a traceback. Exit codes: 0 done,
 1 failed, 2 the configuration or the command line is wrong, 130 interrupted.
@@ -26,8 +26,6 @@ from typing_extensions import override
 from orchestrator.callers.key import shown
 from orchestrator.callers.making import NewKey, create_key, revoke_key
 from orchestrator.callers.record import read_records
-from orchestrator.chaos.attendant.company import accompanied
-from orchestrator.chaos.command.commands import app as chaos_app
 from orchestrator.config import Config, embedded_default, load, summary
 from orchestrator.connect import connect
 from orchestrator.errors import ConfigError, OrchestratorError
@@ -92,8 +90,6 @@ class PeriodOption(StrEnum):
     DAY = "day"
     MONTH = "month"
 
-
-app.add_typer(chaos_app)
 
 ConfigPath = Annotated[
     Path | None,
@@ -160,7 +156,14 @@ def serve(
         given = {"host": host, "port": port}
         changes = {name: value for name, value in given.items() if value is not None}
         server = settings.server.model_copy(update=changes)
-        with accompanied(settings.model_copy(update={"server": server}), chaos_orders) as company:
+        settings = settings.model_copy(update={"server": server})
+        if not settings.chaos.enabled and chaos_orders is None:
+            run_gateway(settings)
+            return
+        # stubs and planted bugs come with it, which no gateway needs that may not be broken
+        from orchestrator.chaos.attendant.company import accompanied  # noqa: PLC0415
+
+        with accompanied(settings, chaos_orders) as company:
             run_gateway(company.config, points=company.points, beside=company.beside)
 
 
@@ -295,6 +298,22 @@ def usage(
     with _mistakes_told():
         since_ms = 0 if since is None else int(since.replace(tzinfo=UTC).timestamp() * 1000)
         print_usage(_read(config), by.value, since_ms=since_ms, as_json=as_json)
+
+
+@app.command(
+    add_help_option=False,  # its commands have their own
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,
+    },
+)
+def chaos(context: typer.Context) -> None:
+    """Breaks it on purpose, simulated and live, and says what that proved; chaos --help."""
+    # the simulation and the reports come with it: a third of all imports, for this command alone
+    from orchestrator.chaos.command.commands import app as chaos_app  # noqa: PLC0415
+
+    chaos_app(args=context.args, prog_name="orchestrator chaos")
 
 
 keys_app = typer.Typer(no_args_is_help=True, help="Makes, lists and revokes callers' API keys.")

@@ -18,17 +18,16 @@ version: 1
 name: short
 about: A model host is killed while it streams.
 system: {kind: local, slots: 4}
-load: {rate: 12/s, for: 3s, tokens: [10, 60]}
-steady: {success: ">= 0.9", for: 1s}
+load: {rate: 12/s, for: 2500ms, tokens: [10, 60]}
+steady: {success: ">= 0.9", for: 500ms}
 faults: [{at: 1s, worker: any, do: crash}]
 heal: 30s
 """
+# bugs that are told from each other by what finds them share one start of a gateway
 FOUND_BY = {
-    "": set[str](),
-    "swallow-a-crash": {"I2"},
-    "double-a-token": {"I2"},
-    "lie-in-readyz": {"I14"},
-    "leak-a-slot": {"I4", "I22"},
+    "": [],
+    "double-a-token,lie-in-readyz": [{"I2"}, {"I14"}],
+    "swallow-a-crash,leak-a-slot": [{"I2"}, {"I4", "I22"}],
 }
 
 
@@ -37,11 +36,15 @@ def play(folder: Path, planted: str) -> Verdict:
     return judge_journal(read_journal(asyncio.run(run_live(options))))
 
 
-@pytest.mark.parametrize("planted", ["", *LIVE_BUGS])
+@pytest.mark.parametrize("planted", FOUND_BY)
 def test_a_sound_gateway_passes_and_each_planted_bug_is_found(tmp_path: Path, planted: str) -> None:
     verdict = play(tmp_path, planted)
 
     found = {violation.id for violation in verdict.violations}
-    assert found >= FOUND_BY[planted] if planted != "leak-a-slot" else found & FOUND_BY[planted]
+    assert all(found & one_of for one_of in FOUND_BY[planted]), verdict.violations
     assert verdict.outcome is (Outcome.VIOLATED if planted else Outcome.PASSED), verdict.violations
     assert verdict.left == []
+
+
+def test_every_bug_that_can_be_planted_is_planted_here() -> None:
+    assert sorted(",".join(FOUND_BY).strip(",").split(",")) == sorted(LIVE_BUGS)

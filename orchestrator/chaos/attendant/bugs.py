@@ -15,7 +15,7 @@ from orchestrator.channel import Channel
 from orchestrator.chaos.simulation.mutants.planting import Mutant, grafted, instead_of
 from orchestrator.chaos.simulation.mutants.supervisors import LosesASlot
 from orchestrator.deployment import DeploymentHealth, RunningDeployment
-from orchestrator.errors import WorkerError
+from orchestrator.errors import ConfigError, WorkerError
 from orchestrator.events import Ending, Failed, Finished, FinishReason, TokenChunk
 
 DOUBLED = 2
@@ -67,3 +67,17 @@ LIVE_BUGS: Mapping[str, Mutant] = MappingProxyType(
     }
 )
 """By the name that the command line takes."""
+
+
+def bugs_named(names: str) -> list[Mutant]:
+    """The bugs of a list with commas; none of an empty one.
+
+    Raises:
+        ConfigError: One of them can't be planted.
+    """
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name not in LIVE_BUGS:
+            known = ", ".join(LIVE_BUGS)
+            raise ConfigError(f"no bug {name!r} can be planted; these can: {known}")
+    return [LIVE_BUGS[name] for name in wanted]

@@ -6,14 +6,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.chaos.attendant.bugs import LIVE_BUGS
+from orchestrator.chaos.attendant.bugs import bugs_named
 from orchestrator.chaos.attendant.orders import Orders, applied, read_orders
 from orchestrator.chaos.attendant.service import Service
 from orchestrator.chaos.attendant.witness import Witness
 from orchestrator.chaos.simulation.mutants.planting import Patch, planted, put_in_place
 from orchestrator.chaos.stub.factories import stub_factory, wedgeable_factory
 from orchestrator.config import Config
-from orchestrator.errors import ConfigError
 from orchestrator.points import Points
 from orchestrator.runners.torch.host import guard_against_orphanage
 from orchestrator.wiring import System
@@ -53,12 +52,11 @@ def accompanied(config: Config, orders_file: Path | None = None) -> Generator[Co
         return
     if orders.parent:
         guard_against_orphanage(orders.parent)
-    if orders.planted and orders.planted not in LIVE_BUGS:
-        raise ConfigError(f"no planted bug is called {orders.planted!r}")
+    bugs = bugs_named(orders.planted)
     witness = Witness()
     with contextlib.ExitStack() as stack:
-        if orders.planted:
-            stack.enter_context(planted(LIVE_BUGS[orders.planted]))
+        for bug in bugs:
+            stack.enter_context(planted(bug))
         if orders_file is not None:
             hosts = stub_factory if orders.stub_hosts else wedgeable_factory
             stack.enter_context(put_in_place([Patch(*FACTORY, hosts)]))

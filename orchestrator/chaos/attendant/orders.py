@@ -28,7 +28,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stub_hosts: bool = False
     """Whether a stub takes the place of every local model."""
     planted: str = ""
-    """Name of a planted bug; empty for none."""
+    """Names of planted bugs with commas between them; empty for none."""
 
 
 def read_orders(path: Path) -> Orders:

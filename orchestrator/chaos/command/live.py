@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from orchestrator.chaos.attendant.bugs import LIVE_BUGS
+from orchestrator.chaos.attendant.bugs import bugs_named
 from orchestrator.chaos.command.app import (
     app,
     folder_for,
@@ -51,7 +51,7 @@ def live(
     dry: Annotated[bool, typer.Option("--dry", help="Only say what would be broken.")] = False,
     yes: Yes = False,
     planted: Annotated[
-        str, typer.Option(help="Plant a bug in the gateway that is started, to see it found.")
+        str, typer.Option(help="Plant bugs, with commas, in the gateway that is started.")
     ] = "",
     fail_on: Annotated[
         str, typer.Option(help="Exit codes that matter, as 1,5; all by default.")
@@ -75,8 +75,7 @@ def live(
     """
     codes: list[int] = []
     with mistakes_told():
-        if planted and planted not in LIVE_BUGS:
-            refuse(f"no such bug can be planted; these can: {', '.join(LIVE_BUGS)}")
+        bugs_named(planted)
         matter = _codes(fail_on)
         for name in scenarios:
             scenario = find_scenario(name)

@@ -43,8 +43,11 @@ def sim(
     check_determinism: Annotated[
         bool, typer.Option(help="Each seed twice; both must leave the same trace.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON.")] = False,
 ) -> None:
     """Runs seeds through the real system in virtual time, with faults.
+
+    A scenario's expectations are judged too, but for its recovery, which is timed live.
 
     [bold]Examples[/bold]
 
@@ -60,6 +63,8 @@ def sim(
         arguments += ["--scenario", scenario]
     if check_determinism:
         arguments.append("--check-determinism")
+    if as_json:
+        arguments.append("--json")
     leave(shell.main(arguments))
 
 

@@ -31,6 +31,9 @@ def write_config(system: System, folder: Path) -> Path:
 
 def _deployment(name: str, system: System) -> str:
     stall, deadline = duration_text(system.stall), duration_text(system.deadline)
+    # a stub compiles nothing; a host that hangs in its first step must be seen before its callers
+    # have all gone by their deadlines
+    first_step = duration_text(max(system.stall, min(4 * system.stall, system.deadline / 2)))
     runner = (
         "{kind: torch, model: stub}"
         if name != PROVIDER
@@ -46,7 +49,12 @@ def _deployment(name: str, system: System) -> str:
     limits: {{requests_per_minute: {permits}}}
     retry: {{max_attempts: {system.attempts}, initial_backoff: 50ms, max_backoff: 1s}}
     breaker: {{failure_threshold: {system.failures}, open_for: {duration_text(system.open_for)}}}
-    timeouts: {{connect: 1s, first_token: {stall}, inter_token: {stall}, total: {deadline}}}
+    timeouts:
+      connect: 1s
+      first_token: {stall}
+      first_step: {first_step}
+      inter_token: {stall}
+      total: {deadline}
     supervision:
       max_restarts: {restart.max}
       within: {duration_text(restart.per)}

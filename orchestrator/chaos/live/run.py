@@ -29,7 +29,7 @@ from orchestrator.chaos.provider.front import Front
 from orchestrator.chaos.provider.proxy import Proxy
 from orchestrator.chaos.provider.stub import Stub
 from orchestrator.chaos.scenario.sections import Scenario
-from orchestrator.chaos.verdict.steady import steady_state
+from orchestrator.chaos.verdict.steady import bounds_of, steady_state
 from orchestrator.config import Config, load
 from orchestrator.errors import ConfigError
 
@@ -124,23 +124,16 @@ class _Run:
     # --- before ---
 
     def _introduce(self) -> None:
-        scenario, expect = self._scenario, self._scenario.expect
-        bounds = {
-            "steady_success": scenario.steady.success,
-            "steady_ttft_p95": scenario.steady.ttft_p95,
-            "expect_done": expect.done,
-            "expect_recovery": expect.recovery,
-            "expect_ttft_p95": expect.ttft_p95,
-        }
+        scenario = self._scenario
         self._journal.record(
             Kind.RUN,
             seed=scenario.seed,
             scenario=scenario.name,
             mode=scenario.mode,
             world="live",
-            exposed=expect.exposed,
+            exposed=scenario.expect.exposed,
             planted=self._options.planted,
-            more={name: bound.text for name, bound in bounds.items() if bound is not None},
+            more=bounds_of(scenario),
         )
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> Target:

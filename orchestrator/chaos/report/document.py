@@ -29,6 +29,7 @@ def as_plain(verdict: Verdict) -> dict[str, object]:
         "planted": verdict.planted,
         "seconds": verdict.seconds,
         "recovery_seconds": verdict.recovery,
+        "slack_seconds": verdict.slack,
         "phases": {name: _figures(figures) for name, figures in verdict.phases.items()},
         "faults": [msgspec.to_builtins(fault) for fault in verdict.faults],
         "invariants": {

@@ -5,7 +5,7 @@ from html import escape
 
 from orchestrator.chaos.journal import Event
 from orchestrator.chaos.report.lanes import Picture, Span, picture_of
-from orchestrator.chaos.report.terminal import headline, milliseconds
+from orchestrator.chaos.report.terminal import granted, headline, milliseconds
 from orchestrator.chaos.verdict.judgement import Outcome, Verdict
 
 WIDTH, LABEL, RIGHT = 1180, 190, 20
@@ -69,6 +69,7 @@ def as_html(verdict: Verdict, events: Sequence[Event], replay: str) -> str:
         _lines("Left on the machine", verdict.left),
         _lines("Why nothing is proven", verdict.doubts),
         _lines("Expectations that were missed", verdict.missed),
+        _lines("Granted", [granted(verdict)] if verdict.slack else []),
         "<h2>Timeline</h2>",
         _legend(picture),
         timeline(picture),

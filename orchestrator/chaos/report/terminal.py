@@ -32,6 +32,8 @@ def show(verdict: Verdict, out: Console) -> None:
         out.print(f"  ... and {more} more")
     for line in (*verdict.left, *verdict.doubts, *verdict.missed):
         out.print(f"  {line}", markup=False)
+    if verdict.slack:
+        out.print(f"  {granted(verdict)}", markup=False)
     out.print(headline(verdict), markup=False, style=_style(verdict))
 
 
@@ -43,6 +45,14 @@ def headline(verdict: Verdict) -> str:
         f"{verdict.in_words.upper()}: {verdict.scenario} ({verdict.world}, {verdict.mode}),"
         f" {requests} requests in {verdict.seconds:.1f} s, {landed} of {len(verdict.faults)} faults"
         f" landed, {len(verdict.violations)} violations"
+    )
+
+
+def granted(verdict: Verdict) -> str:
+    """How much looser the limits of time were than the invariants say, and why."""
+    return (
+        f"limits of time (I3, I8, I14) were looser by {milliseconds(verdict.slack)} ms, by which"
+        " the health page was late at the worst: the machine was that busy"
     )
 
 

@@ -1,7 +1,8 @@
 """`orchestrator chaos sim`, `replay` and `selftest`: the simulation from the shell.
 
 Exit codes: 0 all held, 1 an invariant was violated or a planted bug survived, 2 the command line is
-wrong, 4 no fault took effect, so nothing was proven, 6 a seed left two traces, 130 interrupted.
+wrong, 4 no fault took effect, so nothing was proven, 6 a seed left two traces, 7 an expectation
+of the scenario was missed, 130 interrupted.
 """
 
 import argparse
@@ -23,13 +24,19 @@ from orchestrator.chaos.simulation.campaign import (
 )
 from orchestrator.chaos.simulation.mutants.catalogue import MUTANTS
 from orchestrator.chaos.simulation.plan import Plan, plan_from_json
+from orchestrator.chaos.simulation.summary import (
+    PASSED,
+    VIOLATED,
+    as_json,
+    exit_code,
+    lines_of,
+)
 from orchestrator.chaos.simulation.trial import run_plan
 from orchestrator.errors import ConfigError
 
-PASSED, VIOLATED, INCONCLUSIVE, DIVERGED, INTERRUPTED = 0, 1, 4, 6, 130
+INTERRUPTED = 130
 PROGRESS_SECONDS = 2.0
 COMMAND = "python -m orchestrator.chaos.simulation"
-REPLAY = "orchestrator chaos replay"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -64,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--check-determinism", action="store_true", help="run every seed twice, compare the traces"
     )
+    parser.add_argument("--json", action="store_true", help="a campaign as one line of JSON")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="where a replay's journal goes")
     parser.add_argument("--show-plan", action="store_true", help="print a replay's plan as JSON")
     return parser
@@ -105,25 +113,12 @@ def _campaign(options: argparse.Namespace) -> int:
     )
     seeds: range = options.seeds
     tally = run_seeds(seeds, settings, jobs=options.jobs, on_progress=_Progress(len(seeds)))
-    _say(
-        f"{tally.seeds} seeds, {tally.requests} requests, {tally.faults} faults landed,"
-        f" {tally.virtual_seconds:.0f} s simulated in {tally.real_seconds:.1f} s:"
-        f" {tally.rate:.0f} requests/s per core"
-    )
-    for outcome in tally.failed[:3]:
-        _say(f"seed {outcome.seed} failed, trace {outcome.trace}:")
-        for line in outcome.findings:
-            _say(f"  {line}")
-    if tally.failed:
-        _say(f"{len(tally.failed)} of {tally.seeds} seeds failed; to see the first one:")
-        scenario = f" --scenario {options.scenario.name}" if options.scenario else ""
-        _say(f"  {REPLAY} {tally.failed[0].seed} --mode {options.mode}{scenario}")
-    if tally.diverged:
-        _say(f"seeds that left two traces: {', '.join(map(str, tally.diverged[:20]))}")
-        return DIVERGED
-    if tally.failed:
-        return VIOLATED
-    return PASSED if tally.faults else INCONCLUSIVE
+    if options.json:
+        _say(as_json(tally, settings))
+    else:
+        for line in lines_of(tally, settings):
+            _say(line)
+    return exit_code(tally, settings)
 
 
 def _replay(options: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.chaos.journal import Kind
+from orchestrator.chaos.journal import Event, Kind
 from orchestrator.chaos.scenario.sections import Scenario
 from orchestrator.chaos.simulation.mutants.catalogue import MUTANTS
 from orchestrator.chaos.simulation.mutants.planting import Mutant, planted
@@ -13,6 +13,8 @@ from orchestrator.chaos.simulation.plan import Mode, Plan
 from orchestrator.chaos.simulation.staging import stage
 from orchestrator.chaos.simulation.swarm import draw
 from orchestrator.chaos.simulation.trial import Report, run_plan
+from orchestrator.chaos.verdict.figures import figures_of, requests_of
+from orchestrator.chaos.verdict.steady import bounds_of, missed, together
 
 SHOWN_VIOLATIONS = 5
 CHUNK = 8
@@ -34,6 +36,8 @@ class Outcome:
     trace: str
     findings: Sequence[str]
     """What didn't hold, a line each; empty if the seed passed."""
+    missed: Sequence[str] = ()
+    """Expectations of its scenario that it didn't keep, a line each."""
     deterministic: bool = True
     """False if a second run left another trace."""
 
@@ -49,6 +53,8 @@ class Tally:
     cpu_seconds: float = 0.0
     real_seconds: float = 0.0
     failed: list[Outcome] = field(default_factory=list[Outcome])
+    missed: list[Outcome] = field(default_factory=list[Outcome])
+    """Seeds that missed an expectation."""
     diverged: list[int] = field(default_factory=list[int])
     """Seeds whose second run left another trace."""
 
@@ -61,6 +67,8 @@ class Tally:
         self.cpu_seconds += outcome.cpu_seconds
         if outcome.findings:
             self.failed.append(outcome)
+        if outcome.missed:
+            self.missed.append(outcome)
         if not outcome.deterministic:
             self.diverged.append(outcome.seed)
 
@@ -102,6 +110,19 @@ def findings_of(report: Report) -> list[str]:
     return [*lines, f"... and {more} more"] if more > 0 else lines
 
 
+def missed_of(report: Report, scenario: Scenario | None) -> list[str]:
+    """The expectations of a scenario that a run doesn't keep, a line each.
+
+    How long a recovery takes is judged live: the simulated world has no moment at which a person
+    would say that all is as before.
+    """
+    if scenario is None or scenario.mode != "liveness":
+        return []
+    whole = together(figures_of(requests_of(report.events)).values())
+    run = Event(0.0, Kind.RUN, value={**bounds_of(scenario)})
+    return missed(run, whole, "expect")
+
+
 def run_seed(seed: int, settings: Settings) -> Outcome:
     """Runs a seed, twice if its determinism is to be checked."""
     began = time.process_time()
@@ -117,6 +138,7 @@ def run_seed(seed: int, settings: Settings) -> Outcome:
         cpu_seconds=cpu_seconds,
         trace=report.trace,
         findings=findings_of(report),
+        missed=missed_of(report, settings.scenario),
         deterministic=again.trace == report.trace,
     )
 

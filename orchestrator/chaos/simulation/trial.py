@@ -160,7 +160,9 @@ class _Trial:
         self._measure_the_end()
 
     async def _load(self) -> None:
-        last = max((caller.at + caller.timeout for caller in self._plan.callers), default=0.0)
+        if not self._plan.callers:  # a plan that was made small may have none left
+            return
+        last = max(caller.at + caller.timeout for caller in self._plan.callers)
         callers = [
             self._loop.create_task(self._ask(caller), name=caller.name)
             for caller in self._plan.callers

@@ -17,8 +17,8 @@ from orchestrator.chaos.verdict.figures import (
     phases_of,
     requests_of,
 )
-from orchestrator.chaos.verdict.live import LIVE_CHECKS, residue
-from orchestrator.chaos.verdict.steady import BASELINE, missed, steady_state
+from orchestrator.chaos.verdict.live import LIVE_CHECKS, residue, slack
+from orchestrator.chaos.verdict.steady import BASELINE, missed, steady_state, together
 
 
 class Outcome(IntEnum):
@@ -61,6 +61,8 @@ class Verdict:
     seconds: float = 0.0
     recovery: float | None = None
     """Seconds from the end of the last fault until all was as before."""
+    slack: float = 0.0
+    """Seconds that a live run's limits of time were granted beyond what the invariants say."""
 
     @property
     def in_words(self) -> str:
@@ -135,6 +137,7 @@ def judge_journal(events: Sequence[Event]) -> Verdict:
         left=case.left,
         seconds=ordered[-1].t,
         recovery=recovery,
+        slack=slack(history) if world == "live" else 0.0,
     )
 
 
@@ -165,13 +168,7 @@ def _doubts(
 def _missed(run: Event, phases: Mapping[str, Figures], recovery: float | None) -> list[str]:
     if run.text("mode", "safety") != "liveness":
         return []
-    whole = Figures(phase="the run")
-    for name, figures in phases.items():
-        if name != BASELINE:
-            whole.requests += figures.requests
-            whole.done += figures.done
-            whole.canceled += figures.canceled
-            whole.first_tokens += figures.first_tokens
+    whole = together(figures for name, figures in phases.items() if name != BASELINE)
     lines = missed(run, whole, "expect")
     wanted = run.text("expect_recovery", "")
     took = math.inf if recovery is None else recovery

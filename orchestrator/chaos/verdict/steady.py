@@ -1,14 +1,39 @@
 """Whether the steady state held before anything was injected."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from orchestrator.chaos.journal import Event, Kind
+from orchestrator.chaos.scenario.sections import Scenario
 from orchestrator.chaos.scenario.values import read_bound
 from orchestrator.chaos.verdict.figures import Figures, figures_of, requests_of
 
 BASELINE = "baseline"
 KNOWN = "known"
 """Requests before the baseline, whose answers are what later ones are compared with."""
+
+
+def bounds_of(scenario: Scenario) -> Mapping[str, str]:
+    """The bounds of a scenario as its journal's run has them, by their names there."""
+    expect = scenario.expect
+    bounds = {
+        "steady_success": scenario.steady.success,
+        "steady_ttft_p95": scenario.steady.ttft_p95,
+        "expect_done": expect.done,
+        "expect_recovery": expect.recovery,
+        "expect_ttft_p95": expect.ttft_p95,
+    }
+    return {name: bound.text for name, bound in bounds.items() if bound is not None}
+
+
+def together(phases: Iterable[Figures]) -> Figures:
+    """The figures of several phases as those of the run."""
+    whole = Figures(phase="the run")
+    for figures in phases:
+        whole.requests += figures.requests
+        whole.done += figures.done
+        whole.canceled += figures.canceled
+        whole.first_tokens += figures.first_tokens
+    return whole
 
 
 def steady_state(events: Sequence[Event]) -> list[str]:

@@ -1,5 +1,6 @@
 """The simulation from the shell: what it prints and which exit code tells what."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,41 @@ def test_the_selftest_fails_if_a_planted_bug_survives(capsys: pytest.CaptureFixt
 
     assert (found, survived) == (0, 1)
     assert "SURVIVED" in capsys.readouterr().out
+
+
+def demanding(tmp_path: Path, expect: str) -> str:
+    file = tmp_path / "demanding.yaml"
+    file.write_text(
+        "version: 1\nname: demanding\nabout: Half of the answers break off.\nsteady: {}\n"
+        "load: {rate: 10/s, for: 2s, tokens: [4, 4]}\n"
+        "faults: [{provider: any, do: cut, after_tokens: 2, toxicity: 0.5, for: 2s}]\n"
+        f"expect: {{{expect}}}\n",
+        encoding="utf-8",
+    )
+    return str(file)
+
+
+def test_a_scenario_whose_expectation_is_missed_exits_with_seven(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    code = main(["--seeds", "1:2", "--scenario", demanding(tmp_path, "done: '>= 1'")])
+
+    assert code == 7
+    told = capsys.readouterr().out
+    assert "done in the run was 0." in told
+    assert "orchestrator chaos replay 1" in told
+
+
+def test_a_campaign_as_json_says_the_same_to_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    code = main(["--seeds", "1:3", "--json", "--scenario", demanding(tmp_path, "done: '>= 0.1'")])
+
+    told = json.loads(capsys.readouterr().out)
+    assert (code, told["exit_code"]) == (0, 0)
+    assert (told["scenario"], told["mode"], told["seeds"]) == ("demanding", "liveness", 2)
+    assert told["faults"] > 0
+    assert told["failed"] == told["missed"] == told["diverged"] == []
 
 
 @pytest.mark.parametrize(
