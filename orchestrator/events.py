@@ -61,6 +61,8 @@ class Finished:
     """Of all answers together."""
     others: tuple[FinishReason, ...] = ()
     """Of the further answers, from the second on, where the request wants several."""
+    stop: str | None = None
+    """The stop text that ended the answer, where whoever made it tells."""
 
     @property
     def finish_reasons(self) -> tuple[FinishReason, ...]:

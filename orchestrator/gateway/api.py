@@ -69,3 +69,5 @@ class Api:
     """The body of a refusal, given the error and the request's id."""
     failure_event: Callable[[OrchestratorError, str], bytes] = lambda error, _: failure_event(error)
     """The event that ends a stream of which nobody knows how far it was written."""
+    failure_schema: str = "Error"
+    """The name of their shape in the published document."""

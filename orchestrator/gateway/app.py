@@ -6,17 +6,13 @@ shape of its API, which is OpenAI's unless the path says otherwise.
 """
 
 import logging
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel
-from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 from typing_extensions import override
@@ -24,7 +20,7 @@ from typing_extensions import override
 from orchestrator import metrics
 from orchestrator.callers.caller import Caller
 from orchestrator.callers.door import Door
-from orchestrator.errors import InternalError, OrchestratorError
+from orchestrator.errors import OrchestratorError
 from orchestrator.gateway.admin import ADMIN, Admin
 from orchestrator.gateway.anthropic.counting import COUNT_TOKENS
 from orchestrator.gateway.anthropic.messages import MESSAGES
@@ -32,19 +28,13 @@ from orchestrator.gateway.chat import CHAT
 from orchestrator.gateway.completions import COMPLETIONS
 from orchestrator.gateway.document import add_posts, failures
 from orchestrator.gateway.exchange import KEEP_ALIVE, LINGER, Exchange
-from orchestrator.gateway.failure import (
-    ErrorObject,
-    Headers,
-    error_object,
-    failure_object,
-    retry_after,
-    send_failure,
-    status_of,
-)
+from orchestrator.gateway.failure import failure_object, retry_after, send_failure, status_of
+from orchestrator.gateway.framework import HANDLERS, REQUEST_ID, as_text
 from orchestrator.gateway.health import Liveness, Readiness, liveness, readiness
 from orchestrator.gateway.repeats.repeats import Repeats
 from orchestrator.gateway.responses.responses import RESPONSES
 from orchestrator.gateway.resume import Resumptions
+from orchestrator.gateway.shape import shaped
 from orchestrator.gateway.visit import Visit
 from orchestrator.gateway.works import CLASSIFIES, EMBEDDINGS, RERANKS
 from orchestrator.wiring import System
@@ -57,7 +47,6 @@ APIS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, COUNT_TOKENS, EMBEDDINGS, *RERAN
 OPEN_PATHS = ("/livez", "/readyz")
 """What platforms ask, who have no key."""
 METRICS_PATH = "/metrics"
-CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 class Model(BaseModel):
@@ -110,12 +99,7 @@ class Gateway(FastAPI):
             docs_url=None,  # the page would load its scripts from elsewhere
             redoc_url=None,
             redirect_slashes=False,  # a redirected POST loses its body with some clients
-            exception_handlers={
-                OrchestratorError: _failed,
-                HTTPException: _refused,
-                RequestValidationError: _invalid,
-                Exception: _broken,
-            },
+            exception_handlers=HANDLERS,
         )
         self._system = system
         self._access_log = access_log
@@ -174,6 +158,7 @@ class Gateway(FastAPI):
 
     async def _serve_rest(self, scope: Scope, receive: Receive, send: Send) -> None:
         visit = Visit.of(scope)
+        scope[REQUEST_ID] = visit.request_id
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -187,7 +172,8 @@ class Gateway(FastAPI):
             await super().__call__(scope, receive, send_with_id)
         except OrchestratorError as error:  # not let in; what is raised behind has been answered
             visit.status = error.status_code
-            await send_failure(send, error, visit.response_headers, failure_object(error))
+            told = shaped(visit.path, failure_object(error), status_of(error), visit.request_id)
+            await send_failure(send, error, visit.response_headers, told)
         except Exception:  # outermost frame; the handler below has answered
             logger.exception("request %s broke the gateway", visit.request_id)
         finally:
@@ -220,7 +206,7 @@ class Gateway(FastAPI):
         page, wait = readiness(self._system, route=route, draining=self._draining)
         if not page.ready:
             response.status_code = 503
-            response.headers.update(_text(retry_after(wait)))
+            response.headers.update(as_text(retry_after(wait)))
         return page
 
     async def _metrics(self) -> Response:
@@ -233,37 +219,3 @@ async def _let_in(door: Door, visit: Visit) -> Caller | None:
         await door.enter_as_administrator(visit.headers, metrics=visit.path == METRICS_PATH)
         return None
     return await door.enter(visit.headers)
-
-
-async def _failed(_: Request, error: OrchestratorError) -> Response:
-    return _json(status_of(error), failure_object(error), _text(retry_after(error.retry_after)))
-
-
-async def _refused(_: Request, error: HTTPException) -> Response:
-    code = CODES.get(error.status_code, "invalid_request")
-    body = error_object(error.detail, kind="invalid_request_error", code=code)
-    return _json(error.status_code, body, error.headers)
-
-
-async def _invalid(_: Request, error: RequestValidationError) -> Response:
-    first = error.errors()[0]
-    param = str(first["loc"][-1])
-    text = f"{param}: {first['msg']}"
-    body = error_object(text, kind="invalid_request_error", code="invalid_request", param=param)
-    return _json(422, body)
-
-
-async def _broken(_: Request, error: Exception) -> Response:
-    told = InternalError("an internal error; the log has more under the id of this request")
-    told.__cause__ = error
-    return _json(told.status_code, failure_object(told))
-
-
-def _json(status: int, body: ErrorObject, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(
-        msgspec.json.encode(body), status, dict(headers or {}), media_type="application/json"
-    )
-
-
-def _text(headers: Headers) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in headers}

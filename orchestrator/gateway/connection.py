@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from orchestrator.gateway.failure import error_object, send_json
 from orchestrator.gateway.heads import HeadHolder
+from orchestrator.gateway.shape import shaped
 from orchestrator.gateway.visit import PROBES
 
 logger = logging.getLogger(__name__)
@@ -190,14 +191,17 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @override
     def send_400_response(self, msg: str) -> None:
-        self._refuse(b"400 Bad Request", "invalid_http", msg)
+        self._refuse(400, b"Bad Request", "invalid_http", msg)
 
-    def _refuse(self, status: bytes, code: str, text: str) -> None:
+    def _refuse(self, status: int, reason: bytes, code: str, text: str) -> None:
         if not (self._is_answering() and self.cycle.response_started):
-            body = msgspec.json.encode(error_object(text, kind="invalid_request_error", code=code))
+            told = error_object(text, kind="invalid_request_error", code=code)
+            path = self.scope.get("path", "") if self._reading is _Reading.BODY else ""
+            body = msgspec.json.encode(shaped(path, told, status, None))
             self.transport.write(
-                b"HTTP/1.1 %s\r\ncontent-type: application/json\r\n"
-                b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (status, len(body), body)
+                b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\n"
+                b"content-length: %d\r\nconnection: close\r\n\r\n%s"
+                % (status, reason, len(body), body)
             )
         self.transport.close()
 
@@ -235,7 +239,10 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             what = "head" if in_head else "body"
             self._refuse(
-                b"408 Request Timeout", "request_timeout", f"the request's {what} came too slowly"
+                408,
+                b"Request Timeout",
+                "request_timeout",
+                f"the request's {what} came too slowly",
             )
 
     def _watch(self, on_gone: Callable[[], None] | None) -> None:
@@ -259,6 +266,7 @@ def _for_probes(app: ASGIApp) -> ASGIApp:
             "all connections are taken", kind="server_error", code="too_many_connections"
         )
         headers = ((b"connection", b"close"), (b"retry-after", b"1"))
-        await send_json(send, 503, msgspec.json.encode(body), headers)
+        told = shaped(scope["path"], body, 503, None)
+        await send_json(send, 503, msgspec.json.encode(told), headers)
 
     return serve

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import msgspec
 
+from orchestrator.gateway.anthropic.failure import SCHEMA as ANTHROPIC_SCHEMA
 from orchestrator.gateway.api import Api
 
 FAILURES = {
@@ -58,13 +59,14 @@ def add_posts(document: dict[str, object], apis: Sequence[Api], routes: Sequence
     known = cast("dict[str, object]", components.setdefault("schemas", {}))
     known.update(schemas)
     known["Error"] = known["HTTPValidationError"] = _ERROR_SCHEMA
+    known["AnthropicError"] = ANTHROPIC_SCHEMA
     paths = cast("dict[str, object]", document.setdefault("paths", {}))
     for api in apis:
         paths[api.path] = {"post": _operation(api)}
 
 
-def _failure(description: str) -> dict[str, object]:
-    schema = {"$ref": _REFERENCE.format(name="Error")}
+def _failure(description: str, schema_name: str = "Error") -> dict[str, object]:
+    schema = {"$ref": _REFERENCE.format(name=schema_name)}
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
@@ -88,5 +90,6 @@ def _operation(api: Api) -> dict[str, object]:
         "summary": api.summary,
         "operationId": api.path.strip("/").replace("/", "_"),
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
-        "responses": answers | {str(status): _failure(text) for status, text in FAILURES.items()},
+        "responses": answers
+        | {str(status): _failure(text, api.failure_schema) for status, text in FAILURES.items()},
     }

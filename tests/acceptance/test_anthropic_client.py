@@ -49,6 +49,22 @@ async def test_the_client_gets_a_whole_message_with_usage() -> None:
     assert answer.usage.output_tokens == 3
 
 
+async def test_a_stop_sequence_that_ended_the_answer_is_named_whole_and_streamed() -> None:
+    stage = plays("Hel", "lo", Finished(FinishReason.STOP, HELLO.usage, stop="\n\n"))
+
+    async with asyncio.timeout(10), serving({"m": stage}) as served, connect(served) as client:
+        whole = await client.messages.create(
+            model="m", max_tokens=9, messages=MESSAGES, stop_sequences=["\n\n"]
+        )
+        async with client.messages.stream(
+            model="m", max_tokens=9, messages=MESSAGES, stop_sequences=["\n\n"]
+        ) as stream:
+            streamed = await stream.get_final_message()
+
+    for answer in (whole, streamed):
+        assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "\n\n")
+
+
 async def test_the_clients_stream_helper_puts_text_thinking_and_calls_together() -> None:
     stage = plays(
         TokenChunk("", 1, {"reasoning_content": "Let me "}),

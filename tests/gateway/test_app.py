@@ -47,6 +47,40 @@ async def test_every_refusal_has_the_shape_of_the_api(
     assert response.headers["x-request-id"] == "me"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [
+        ("GET", "/v1/messages", 405, "invalid_request_error"),
+        ("DELETE", "/v1/messages/count_tokens", 405, "invalid_request_error"),
+        ("POST", "/v1/messages/batches", 404, "not_found_error"),
+        ("GET", "/v1/messages/", 404, "not_found_error"),
+    ],
+)
+async def test_below_anthropics_path_every_refusal_has_anthropics_shape(
+    method: str, path: str, status: int, kind: str
+) -> None:
+    async with asyncio.timeout(5), serving({"m": make_stage()}) as served:
+        response = await served.client.request(method, path, headers={"x-request-id": "me"})
+
+    told = response.json()
+    assert response.status_code == status
+    assert (told["type"], told["error"]["type"], told["request_id"]) == ("error", kind, "me")
+
+
+async def test_the_document_names_anthropics_errors_where_they_are_answered() -> None:
+    async with asyncio.timeout(5), serving({"m": make_stage()}) as served:
+        document = (await served.client.get("/openapi.json")).json()
+
+    def errors_of(path: str) -> str:
+        answer = document["paths"][path]["post"]["responses"]["400"]
+        return answer["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+
+    assert errors_of("/v1/messages") == "AnthropicError"
+    assert errors_of("/v1/messages/count_tokens") == "AnthropicError"
+    assert errors_of(CHAT) == "Error"
+    assert document["components"]["schemas"]["AnthropicError"]["required"][0] == "type"
+
+
 async def test_the_document_names_models_and_failures_of_the_chat_route() -> None:
     async with asyncio.timeout(5), serving({"m": make_stage()}, {"r": ["m"]}) as served:
         document = (await served.client.get("/openapi.json")).json()

@@ -121,11 +121,16 @@ async def test_each_api_tells_a_missing_key_in_its_own_shape(tmp_path: Path) -> 
         asyncio.timeout(5),
         serving({"m": plays("a", DONE)}, door=door_of(tmp_path)) as served,
     ):
-        response = await served.client.post(MESSAGES, json={})
+        responses = [
+            await served.client.post(MESSAGES, json={}),
+            await served.client.get(MESSAGES),
+            await served.client.post(f"{MESSAGES}/nowhere", json={}),
+        ]
 
-    assert response.status_code == 401
-    assert response.json()["type"] == "error"
-    assert response.json()["error"]["type"] == "authentication_error"
+    for response in responses:
+        assert response.status_code == 401
+        assert response.json()["type"] == "error"
+        assert response.json()["error"]["type"] == "authentication_error"
 
 
 async def test_a_busy_key_is_429_and_another_is_not(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
     python -m tests.schema.fuzz 10000
 
 The gateway is the real one on a real socket; the provider behind it is scripted. Every answer must
-have a status that the document names for that path, and none of them a 5xx.
+have a status that the document names for that path and the shape that it names for that status, and
+none of them a 5xx.
 """
 
 import asyncio
@@ -18,7 +19,10 @@ from orchestrator.runners.remote.works import asked_for
 from tests.fakes.scripted import Line, Stage
 from tests.gateway.serving import serving
 
-CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance"
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,"
+    "response_schema_conformance"
+)
 EXAMPLES = 200
 """For each operation in a round."""
 ENDED = Finished(FinishReason.STOP, Usage(prompt_tokens=3, completion_tokens=2))

@@ -17,8 +17,16 @@ STOP_REASONS: Mapping[FinishReason, str] = {
     FinishReason.TOOL_CALLS: "tool_use",
     FinishReason.CONTENT_FILTER: "refusal",
 }
+STOP_SEQUENCE = "stop_sequence"
 Object = dict[str, object]
 _objects = msgspec.json.Decoder(dict[str, object])
+
+
+def end_of(finished: Finished) -> Object:
+    """Why the answer ended; of a stop text the API says which, where anybody knows."""
+    if finished.stop is not None and finished.finish_reason is FinishReason.STOP:
+        return {"stop_reason": STOP_SEQUENCE, "stop_sequence": finished.stop}
+    return {"stop_reason": STOP_REASONS[finished.finish_reason], "stop_sequence": None}
 
 
 def usage_of(finished: Finished, request: PriorityRequest, counted: int) -> Object:
@@ -73,8 +81,7 @@ def whole_message(
             "role": "assistant",
             "model": request.model,
             "content": content,
-            "stop_reason": STOP_REASONS[finished.finish_reason],
-            "stop_sequence": None,
+            **end_of(finished),
             "usage": usage_of(finished, request, sum(chunk.tokens for chunk in chunks)),
         }
     )

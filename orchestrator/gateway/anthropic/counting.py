@@ -45,4 +45,5 @@ COUNT_TOKENS = Api(
     read=read,
     failure=failure,
     failure_event=failure_event,
+    failure_schema="AnthropicError",
 )

@@ -19,7 +19,28 @@ TYPES = {
 """By status; all else is the API's fault."""
 
 
-def in_shape(told: ErrorObject, status: int, request_id: str) -> dict[str, object]:
+SCHEMA: dict[str, object] = {
+    "type": "object",
+    "required": ["type", "error", "request_id"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message", "code", "param"],
+            "properties": {
+                "type": {"enum": sorted({*TYPES.values(), "api_error"})},
+                "message": {"type": "string"},
+                "code": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+            },
+        },
+        "request_id": {"type": ["string", "null"]},
+    },
+}
+"""Of an error, for the published document."""
+
+
+def in_shape(told: ErrorObject, status: int, request_id: str | None) -> dict[str, object]:
     """An error of OpenAI's shape in Anthropic's; code and parameter are kept."""
     error = told["error"]
     known = TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")  # noqa: PLR2004 - from here on it isn't the caller's

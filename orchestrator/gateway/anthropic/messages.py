@@ -39,4 +39,5 @@ MESSAGES = Api(
     read=read,
     failure=failure,
     failure_event=failure_event,
+    failure_schema="AnthropicError",
 )

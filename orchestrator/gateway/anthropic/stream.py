@@ -12,7 +12,7 @@ import msgspec
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import Finished, TokenChunk
-from orchestrator.gateway.anthropic.answer import STOP_REASONS, usage_of
+from orchestrator.gateway.anthropic.answer import end_of, usage_of
 from orchestrator.gateway.anthropic.failure import failure_event
 from orchestrator.gateway.tool_turns import ToolCall, ToolTurns
 from orchestrator.request import PriorityRequest
@@ -80,10 +80,9 @@ class MessageWriter:
         parts: list[bytes] = [self._start()] if self._new else []
         self._close(parts)
         self._write_tools(parts, self._tools.flush())
-        delta = {"stop_reason": STOP_REASONS[finished.finish_reason], "stop_sequence": None}
         usage = usage_of(finished, self._request, self._tokens)
         parts += (
-            event("message_delta", delta=delta, usage=usage, **self._kept),
+            event("message_delta", delta=end_of(finished), usage=usage, **self._kept),
             event("message_stop"),
         )
         return b"".join(parts)

@@ -55,6 +55,7 @@ class Answer:
         "finish_reason",
         "more",
         "others",
+        "stop",
         "tokens",
     )
 
@@ -75,6 +76,8 @@ class Answer:
         """Set as soon as every answer is complete; usage may still follow."""
         self.others: tuple[FinishReason, ...] = ()
         """Finish reasons of the further answers."""
+        self.stop: str | None = None
+        """The stop text that ended the answer, where the provider tells."""
         self.more: Sequence[TokenChunk] = ()
         """What the last event with a piece of an answer brought besides it."""
         self.done = False
@@ -100,7 +103,7 @@ class Answer:
                 f"{self._provider} ended the stream after {self.tokens} tokens"
                 f" without a finish reason{marker}"
             )
-        return Finished(self.finish_reason, self._usage, self.others)
+        return Finished(self.finish_reason, self._usage, self.others, self.stop)
 
     def gather(self, found: Sequence[tuple[int, TokenChunk | None]]) -> TokenChunk | None:
         """Puts together what one event brought of several answers.

@@ -69,6 +69,7 @@ class _Delta(msgspec.Struct, gc=False):
     partial_json: str | None = None
     citation: dict[str, object] | None = None
     stop_reason: str | None = None
+    stop_sequence: object = None
 
 
 class _Block(msgspec.Struct, gc=False):
@@ -86,6 +87,7 @@ class _Block(msgspec.Struct, gc=False):
 class _Message(msgspec.Struct, gc=False):
     content: list[_Block] = []
     stop_reason: str | None = None
+    stop_sequence: object = None
     usage: object = None
 
 
@@ -153,7 +155,8 @@ class MessageDecoder(Answer):
                 self._count(told.message.usage)
             case "message_delta":
                 self._count(told.usage)
-                self._finish(told.delta and told.delta.stop_reason)
+                if told.delta is not None:
+                    self._finish(told.delta.stop_reason, told.delta.stop_sequence)
             case "message_stop":
                 self.done = True
             case _:  # a ping, or an event that this program is too old for
@@ -181,7 +184,7 @@ class MessageDecoder(Answer):
         message = self._decode(body)
         self.done = True
         self._count(message.usage)
-        self._finish(message.stop_reason)
+        self._finish(message.stop_reason, message.stop_sequence)
         pieces: list[TokenChunk | None] = []
         for index, block in enumerate(message.content):
             pieces += (self._open(index, block), self._close(index))
@@ -265,9 +268,10 @@ class MessageDecoder(Answer):
         self.tokens += tokens
         return TokenChunk(text, tokens, fields)
 
-    def _finish(self, reason: str | None) -> None:
+    def _finish(self, reason: str | None, stop: object) -> None:
         if reason:
             self.finish_reason = FINISHES.get(reason, FinishReason.STOP)
+            self.stop = stop if isinstance(stop, str) else None
 
     def _count(self, told: object) -> None:
         try:

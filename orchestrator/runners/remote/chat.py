@@ -81,6 +81,10 @@ class _Choice(msgspec.Struct, gc=False):
     message: dict[str, object] | None = None
     """In place of the delta, where the whole answer comes at once."""
     finish_reason: str | None = None
+    stop_reason: object = None
+    """Where vLLM tells the stop text that ended it, or the number of a token."""
+    matched_stop: object = None
+    """The same in SGLang's words."""
     index: int | None = 0
     logprobs: dict[str, object] | None = None
     usage: object = None
@@ -215,6 +219,8 @@ class ChatDecoder(Answer):
             self._count(choice.usage)
         if choice.finish_reason:
             self._finish(choice.finish_reason)
+            told = choice.stop_reason or choice.matched_stop
+            self.stop = told if isinstance(told, str) else None
         delta = choice.message if choice.delta is None else choice.delta
         if not delta:
             return None

@@ -225,11 +225,11 @@ class Engine:
             yield self._end(answer, answer.text.finish(), FinishReason.STOP)
             return
         text = answer.text.add(token)
-        if answer.text.stopped:
+        if answer.text.stop is not None:
             yield self._end(answer, text, FinishReason.STOP)
         elif answer.completion_tokens == answer.max_tokens:
             text += answer.text.finish()
-            stopped = answer.text.stopped
+            stopped = answer.text.stop is not None
             yield self._end(answer, text, FinishReason.STOP if stopped else FinishReason.LENGTH)
         else:
             yield Produced(answer.stream, text)
@@ -237,7 +237,12 @@ class Engine:
     def _end(self, answer: Answer, text: str, reason: FinishReason) -> Completed:
         del self._writing[answer.stream]
         return Completed(
-            answer.stream, text, reason, answer.prompt_tokens, answer.completion_tokens
+            answer.stream,
+            text,
+            reason,
+            answer.prompt_tokens,
+            answer.completion_tokens,
+            answer.text.stop,
         )
 
     def _prompt(self, stream: int, messages: list[dict[str, str]]) -> list[int]:

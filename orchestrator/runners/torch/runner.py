@@ -241,7 +241,7 @@ class TorchRunner:
 
 def _finished(event: Completed) -> Finished:
     usage = Usage(prompt_tokens=event.prompt_tokens, completion_tokens=event.completion_tokens)
-    return Finished(event.finish_reason, usage)
+    return Finished(event.finish_reason, usage, stop=event.stop)
 
 
 def _refuse(event: Refused) -> NoReturn:

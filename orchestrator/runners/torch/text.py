@@ -45,26 +45,27 @@ class StopGuard:
         stops: None of them empty.
     """
 
-    __slots__ = ("_held", "_stops", "stopped")
+    __slots__ = ("_held", "_stops", "stop")
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
-        self.stopped = False
-        """Whether a stop text was met; nothing comes through after it."""
+        self.stop: str | None = None
+        """The stop text that was met; nothing comes through after it."""
 
     def add(self, text: str) -> str:
         """Returns what may be handed out now."""
-        if self.stopped or not self._stops:
-            return "" if self.stopped else text
+        if self.stop is not None or not self._stops:
+            return text if self.stop is None else ""
         text = self._held + text
         # as if the text came character by character: the stop that is complete first counts, and
         # of two that are complete at once the longer, so that the split into tokens can't matter
         found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            self.stopped = True
+            end, at = min(found)
+            self.stop = text[at:end]
             self._held = ""
-            return text[: min(found)[1]]
+            return text[:at]
         keep = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
@@ -93,9 +94,9 @@ class AnswerText:
         self._guard = StopGuard(stops)
 
     @property
-    def stopped(self) -> bool:
-        """Whether a stop text was met."""
-        return self._guard.stopped
+    def stop(self) -> str | None:
+        """The stop text that was met, if there was one."""
+        return self._guard.stop
 
     def add(self, token: int) -> str:
         """Returns the text that may be handed out after this token."""
@@ -104,4 +105,4 @@ class AnswerText:
     def finish(self) -> str:
         """Returns the last piece; may still find a stop text in it."""
         last = self._guard.add(self._detokenizer.flush())
-        return last if self._guard.stopped else last + self._guard.flush()
+        return last + self._guard.flush() if self._guard.stop is None else last

@@ -113,6 +113,8 @@ class Completed(msgspec.Struct, frozen=True, tag="completed", array_like=True):
     finish_reason: FinishReason
     prompt_tokens: int
     completion_tokens: int
+    stop: str | None = None
+    """The stop text that ended it."""
 
 
 class Counted(msgspec.Struct, frozen=True, tag="counted", array_like=True):

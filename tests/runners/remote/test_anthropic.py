@@ -400,6 +400,19 @@ def test_a_message_that_comes_at_once_is_taken_as_it_is():
     assert decoder.end() == Finished(FinishReason.TOOL_CALLS, usage)
 
 
+@pytest.mark.parametrize(("told", "known"), [("END", "END"), (None, None), (7, None)])
+def test_the_stop_text_that_ended_an_answer_is_known(told: object, known: str | None):
+    streamed = MessageDecoder("acme")
+    streamed.take(
+        event("message_delta", delta={"stop_reason": "stop_sequence", "stop_sequence": told})
+    )
+    whole = MessageDecoder("acme")
+    message = {"type": "message", "stop_reason": "stop_sequence", "stop_sequence": told}
+    whole.take_whole(json.dumps(message).encode())
+
+    assert streamed.end() == whole.end() == Finished(FinishReason.STOP, stop=known)
+
+
 def test_a_message_without_content_brings_no_chunk():
     decoder = MessageDecoder("acme")
 

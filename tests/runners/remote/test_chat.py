@@ -121,6 +121,23 @@ def test_a_finish_reason_that_means_broken_off_is_an_error(
         read(choice({"content": "a"}), choice({}, finish_reason=told))
 
 
+@pytest.mark.parametrize(
+    ("members", "stop"),
+    [
+        ({"stop_reason": "END"}, "END"),
+        ({"matched_stop": "END"}, "END"),
+        ({"stop_reason": 2, "matched_stop": None}, None),
+        ({}, None),
+    ],
+)
+def test_the_stop_text_is_known_where_a_server_tells_it(
+    members: dict[str, object], stop: str | None
+):
+    _, ending = read(choice({"content": "a"}), choice({}, finish_reason="stop", **members))
+
+    assert ending.stop == stop
+
+
 def test_an_empty_finish_reason_is_none_and_the_last_chunk_may_carry_both():
     chunks, ending = read(
         choice({"content": "a"}, finish_reason=""), choice({"content": "b"}, finish_reason="length")

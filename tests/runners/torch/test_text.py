@@ -35,7 +35,8 @@ def tokenizer() -> Tokenizer:
 def guarded(pieces: list[str], stop_texts: list[str]) -> tuple[str, bool]:
     guard = StopGuard(stop_texts)
     text = "".join(guard.add(piece) for piece in pieces)
-    return (text if guard.stopped else text + guard.flush()), guard.stopped
+    stopped = guard.stop is not None
+    return (text if stopped else text + guard.flush()), stopped
 
 
 def expected(text: str, stop_texts: list[str]) -> tuple[str, bool]:
@@ -75,7 +76,7 @@ def test_only_what_may_become_a_stop_text_is_held_back() -> None:
     assert guard.add(" there\n") == " there"
     assert guard.add("\nUse") == ""
     assert guard.add("ful") == "\n\nUseful"
-    assert not guard.stopped
+    assert guard.stop is None
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
@@ -115,7 +116,7 @@ def test_a_stop_text_inside_the_last_flush_is_found(tokenizer: Tokenizer) -> Non
     text = "".join(answer.add(token) for token in tokenizer.encode("abc🦊d").ids)
 
     assert text + answer.finish() == "ab"
-    assert answer.stopped
+    assert answer.stop == "c🦊"
 
 
 def test_special_tokens_are_no_text(tokenizer: Tokenizer) -> None:
