@@ -19,7 +19,7 @@ from orchestrator.runners.remote.gemini_answer import GeminiDecoder
 from orchestrator.runners.remote.large import take_large
 from orchestrator.runners.remote.lines import LineDecoder
 from orchestrator.runners.remote.ollama import OllamaDecoder
-from orchestrator.runners.remote.provider import Framing, Reader, pieces_of
+from orchestrator.runners.remote.provider import Framing, Reader, pieces_of, take_last
 from orchestrator.runners.remote.responses import ResponsesDecoder
 from orchestrator.runners.remote.sse import ServerSentEvent, SseDecoder
 
@@ -129,7 +129,7 @@ def _read(
             for event in framing.feed(read):
                 note(_take(reader, event, piece_bytes))
         last: ServerSentEvent | None = framing.flush()
-        note(() if last is None else pieces_of(reader, reader.take_last(last)))
+        note(() if last is None else pieces_of(reader, take_last(reader, last)))
         outcome.ending = reader.end()
     except OrchestratorError as error:
         outcome.error = f"{type(error).__name__}: {error}"

@@ -14,7 +14,6 @@ from orchestrator.errors import (
     ContentFilteredError,
     ContextLengthExceededError,
     InvalidRequestError,
-    UpstreamProtocolError,
     UpstreamQuotaExceededError,
 )
 from orchestrator.events import FinishReason, TokenChunk, Usage
@@ -162,17 +161,6 @@ class MessageDecoder(Answer):
             case _:  # a ping, or an event that this program is too old for
                 pass
         return None
-
-    def take_last(self, event: ServerSentEvent) -> TokenChunk | None:
-        """Reads an event that the end of the stream cut off; it counts if it is whole.
-
-        Raises:
-            OrchestratorError: The event is an error, by its kind.
-        """
-        try:
-            return self.take(event)
-        except UpstreamProtocolError:
-            return None
 
     def take_whole(self, body: bytes) -> TokenChunk | None:
         """Reads an answer that came at once, as one message, though a stream was asked for.

@@ -147,17 +147,6 @@ class ChatDecoder(Answer):
                 return None
         return self._take_chunk(event.data)
 
-    def take_last(self, event: ServerSentEvent) -> TokenChunk | None:
-        """Reads an event that the end of the stream cut off; it counts if it is whole.
-
-        Raises:
-            OrchestratorError: The event is an error, by its kind.
-        """
-        try:
-            return self.take(event)
-        except UpstreamProtocolError:
-            return None
-
     def take_whole(self, body: bytes) -> TokenChunk | None:
         """Reads an answer that came at once, as one JSON object, though a stream was asked for.
 

@@ -20,7 +20,6 @@ from orchestrator.errors import (
     OrchestratorError,
     UpstreamAuthenticationError,
     UpstreamPermissionError,
-    UpstreamProtocolError,
     UpstreamQuotaExceededError,
     UpstreamRateLimitedError,
     UpstreamServerError,
@@ -147,17 +146,6 @@ class GeminiDecoder(Answer):
             failure = self.failure(event.data)
             raise failure
         return self._take_response(self._decode(event.data, responses), event.data)
-
-    def take_last(self, event: ServerSentEvent) -> TokenChunk | None:
-        """Reads an event that the end of the stream cut off; it counts if it is whole.
-
-        Raises:
-            OrchestratorError: The event is an error, by its kind.
-        """
-        try:
-            return self.take(event)
-        except UpstreamProtocolError:
-            return None
 
     def take_whole(self, body: bytes) -> TokenChunk | None:
         """Reads an answer that came at once, as one response, though a stream was asked for.

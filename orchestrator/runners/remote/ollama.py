@@ -13,7 +13,6 @@ from collections.abc import Callable
 import httpx
 import msgspec
 
-from orchestrator.errors import UpstreamProtocolError
 from orchestrator.events import FinishReason, TokenChunk, Usage
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
@@ -108,17 +107,6 @@ class OllamaDecoder(Answer):
         if line.done:
             self._finish(line)
         return chunk
-
-    def take_last(self, event: ServerSentEvent) -> TokenChunk | None:
-        """Reads a line that the end of the stream cut off; it counts if it is whole.
-
-        Raises:
-            OrchestratorError: The line is an error, by its kind.
-        """
-        try:
-            return self.take(event)
-        except UpstreamProtocolError:
-            return None
 
     def take_whole(self, body: bytes) -> TokenChunk | None:
         """Reads a body that doesn't begin like a line: a page of HTML, or a list.

@@ -93,14 +93,6 @@ class Reader(Protocol):
         """
         ...
 
-    def take_last(self, event: ServerSentEvent) -> TokenChunk | None:
-        """Reads an event that the end of the stream cut off; it counts if it is whole.
-
-        Raises:
-            OrchestratorError: The event is an error, by its kind.
-        """
-        ...
-
     def take_whole(self, body: bytes) -> TokenChunk | None:
         """Reads an answer that came at once, as one JSON object, though a stream was asked for.
 
@@ -239,7 +231,7 @@ class ProviderRunner:
                         yield chunk
                 deadline = _tail_deadline(answer, lease, deadline)
             last = framing.flush()
-            chunk = None if last is None else answer.take_last(last)
+            chunk = None if last is None else take_last(answer, last)
             for piece in pieces_of(answer, chunk):
                 yield piece
             if answer.finish_reason is None:
@@ -377,6 +369,22 @@ def slots_of(
 def pieces_of(answer: Reader, first: TokenChunk | None) -> Sequence[TokenChunk]:
     """Returns all that the event brought whose first piece that is."""
     return () if first is None else (first, *answer.more)
+
+
+def take_last(answer: Reader, event: ServerSentEvent) -> TokenChunk | None:
+    """Reads an event that the end of the stream cut off; it counts if it is whole.
+
+    Args:
+        answer: The reader.
+        event: What stood after the last event's end.
+
+    Raises:
+        OrchestratorError: The event is an error, by its kind.
+    """
+    try:
+        return answer.take(event)
+    except UpstreamProtocolError:
+        return None
 
 
 def _progress(lease: Lease) -> None:

@@ -16,7 +16,6 @@ import msgspec
 from orchestrator.errors import (
     ContentFilteredError,
     InvalidRequestError,
-    UpstreamProtocolError,
     UpstreamTimeoutError,
 )
 from orchestrator.events import FinishReason, TokenChunk, Usage
@@ -154,17 +153,6 @@ class ResponsesDecoder(Answer):
         except NOT_JSON as error:
             found = self.mended(_events, event.data, error, "event of a response")
         return self._take(found, event.data)
-
-    def take_last(self, event: ServerSentEvent) -> TokenChunk | None:
-        """Reads an event that the end of the stream cut off; it counts if it is whole.
-
-        Raises:
-            OrchestratorError: The event is an error, by its kind.
-        """
-        try:
-            return self.take(event)
-        except UpstreamProtocolError:
-            return None
 
     def take_whole(self, body: bytes) -> TokenChunk | None:
         """Reads an answer that came at once, as one JSON object, though a stream was asked for.

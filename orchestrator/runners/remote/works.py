@@ -70,10 +70,6 @@ class ListReader(Answer):
         """Reads an event, which has to be all there is."""
         return self.take_whole(event.data)
 
-    def take_last(self, event: ServerSentEvent) -> TokenChunk | None:
-        """Reads an event, which has to be all there is."""
-        return self.take_whole(event.data)
-
     def take_whole(self, body: bytes) -> TokenChunk:
         """Returns the list as the text of a chunk.
 

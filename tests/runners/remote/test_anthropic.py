@@ -29,6 +29,7 @@ from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import classify
 from orchestrator.runners.lease import Step
 from orchestrator.runners.remote.anthropic_answer import REFUSALS, MessageDecoder
+from orchestrator.runners.remote.provider import take_last
 from orchestrator.runners.remote.sse import ServerSentEvent
 from tests.fakes.sse_server import (
     Script,
@@ -437,8 +438,8 @@ def test_a_body_that_is_no_message_is_an_error(body: bytes, error: type[Orchestr
 def test_an_event_that_was_cut_counts_only_if_it_is_whole():
     decoder = MessageDecoder("acme")
 
-    assert decoder.take_last(ServerSentEvent(b'{"type":"content_block_del')) is None
-    assert decoder.take_last(delta(0, type="text_delta", text="a")) == TokenChunk("a")
+    assert take_last(decoder, ServerSentEvent(b'{"type":"content_block_del')) is None
+    assert take_last(decoder, delta(0, type="text_delta", text="a")) == TokenChunk("a")
 
 
 def test_what_follows_either_end_marker_is_ignored():

@@ -13,6 +13,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.runners.remote.chat import ChatDecoder
+from orchestrator.runners.remote.provider import take_last
 from orchestrator.runners.remote.sse import ServerSentEvent
 
 
@@ -242,10 +243,10 @@ def test_what_follows_the_end_marker_is_ignored():
 def test_an_event_that_was_cut_counts_only_if_it_is_whole():
     decoder = ChatDecoder("acme")
 
-    assert decoder.take_last(ServerSentEvent(b'{"choices":[{"delta":{"content":"a')) is None
-    assert decoder.take_last(choice({"content": "a"})) == TokenChunk("a")
+    assert take_last(decoder, ServerSentEvent(b'{"choices":[{"delta":{"content":"a')) is None
+    assert take_last(decoder, choice({"content": "a"})) == TokenChunk("a")
     with pytest.raises(UpstreamServerError):
-        decoder.take_last(sent({"error": "boom"}))
+        take_last(decoder, sent({"error": "boom"}))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from orchestrator.gateway.answer import merge_fields
 from orchestrator.runners.classify import classify
 from orchestrator.runners.remote.gemini_answer import REFUSALS, GeminiDecoder, made_id
 from orchestrator.runners.remote.gemini_contents import MADE_ID
+from orchestrator.runners.remote.provider import take_last
 from orchestrator.runners.remote.sse import ServerSentEvent
 from tests.fakes.sse_server import Script, SseServer, answer, event, refusal
 from tests.runners.remote.asking import Answer
@@ -393,8 +394,8 @@ def test_a_body_that_is_no_answer_is_an_error(body: bytes, error: type[Orchestra
 def test_an_event_that_was_cut_counts_only_if_it_is_whole():
     decoder = a_decoder()
 
-    assert decoder.take_last(ServerSentEvent(b'{"candidates":[{"con')) is None
-    assert decoder.take_last(told({"text": "a"})) == TokenChunk("a")
+    assert take_last(decoder, ServerSentEvent(b'{"candidates":[{"con')) is None
+    assert take_last(decoder, told({"text": "a"})) == TokenChunk("a")
 
 
 @given(payload=st.binary(max_size=60))

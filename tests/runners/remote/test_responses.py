@@ -18,6 +18,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.gateway.answer import merge_fields
+from orchestrator.runners.remote.provider import take_last
 from orchestrator.runners.remote.responses import ResponsesDecoder, factory
 from orchestrator.runners.remote.sse import ServerSentEvent
 from tests.fakes.sse_server import Close, Reset, SseServer, Step, answer, refusal
@@ -377,7 +378,7 @@ def test_an_event_that_is_no_json_object_is_a_typed_error():
     decoder = ResponsesDecoder("acme")
 
     for data in (b"{broken", b'{"type": 7, "x": 1}', b'"text of some length"', b"\xff" * 20):
-        assert decoder.take_last(ServerSentEvent(data)) is None
+        assert take_last(decoder, ServerSentEvent(data)) is None
         with pytest.raises(UpstreamProtocolError, match="no event of a response"):
             decoder.take(ServerSentEvent(data))
     assert decoder.take(ServerSentEvent(b"")) is None
