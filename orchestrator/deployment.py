@@ -43,6 +43,8 @@ class DeploymentHealth:
     slots: int
     generation: int
     breaker: str
+    breaker_forced: bool = False
+    """Whether an operator holds the breaker in that state."""
     queued: int
     inflight: int
     reason: str | None = None
@@ -104,13 +106,14 @@ class RunningDeployment:
         self._sessions: dict[Credential, Ref] = {}
         self._wake = Wake()
         metrics.for_deployment(plan.name).observe(
-            ready=lambda: float(self.inflight.ready),
+            ready=self._ready_level,
             live_slots=lambda: float(self.inflight.live_slots),
             queued=lambda: float(len(self.queue)),
             inflight=lambda: float(len(self.inflight)),
             concurrency=self._concurrency,
             permits=lambda: float(self.gates.limiter.outstanding),
             breaker=lambda: BREAKER_LEVELS[self.gates.breaker.state],
+            breaker_forced=lambda: float(self.gates.breaker.forced is not None),
             generation=lambda: float(self.inflight.generation),
         )
         for number in range(len(self.gates.limiter.keys)):
@@ -155,7 +158,7 @@ class RunningDeployment:
 
     @property
     def ready(self) -> bool:
-        """Whether a request sent now would be served; never false because of load."""
+        """Whether a request sent now would be taken up here; never false because of load."""
         return self.inflight.ready and not self._refuses(self._pause())
 
     @property
@@ -169,23 +172,32 @@ class RunningDeployment:
         state = self.inflight.state
         fault = state.fault if isinstance(state, Poisoned) else None
         pause, now = self._pause(), asyncio.get_running_loop().time()
+        shut = self.gates.breaker.shut(now)
+        waits = [pause] if self._refuses(pause) else []
+        if shut is not None and shut.retry_after is not None:
+            waits.append(shut.retry_after)
         return DeploymentHealth(
             name=self.plan.name,
             model=self.plan.factory.model,
             state=self.inflight.state_name,
-            ready=self.ready,
+            ready=self.ready and shut is None,
             live_slots=self.inflight.live_slots,
             slots=self.plan.slots,
             generation=self.inflight.generation,
             breaker=self.gates.breaker.state,
+            breaker_forced=self.gates.breaker.forced is not None,
             queued=len(self.queue),
             inflight=len(self.inflight),
-            reason=fault.describe() if fault else self._paused_text() or self._restart_text(),
-            fault_id=fault.fault_id if fault else None,
-            retry_after=self.inflight.back_in(now)
+            reason=fault.describe()
             if fault
-            else (pause if self._refuses(pause) else None),
+            else self._paused_text() or self._restart_text() or (shut and shut.message),
+            fault_id=fault.fault_id if fault else None,
+            retry_after=self.inflight.back_in(now) if fault else max(waits, default=None),
         )
+
+    def _ready_level(self) -> float:
+        now = asyncio.get_running_loop().time()
+        return float(self.ready and self.gates.breaker.shut(now) is None)
 
     def _concurrency(self) -> float:
         adapts = self.gates.concurrency

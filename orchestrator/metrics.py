@@ -200,6 +200,12 @@ BREAKER = Gauge(
     ["deployment"],
     registry=REGISTRY,
 )
+BREAKER_FORCED = Gauge(
+    "orchestrator_breaker_forced",
+    "1 while an operator holds the circuit breaker open or closed.",
+    ["deployment"],
+    registry=REGISTRY,
+)
 GENERATION = Gauge(
     "orchestrator_generation", "Number of the engine's life.", ["deployment"], registry=REGISTRY
 )
@@ -270,6 +276,7 @@ class DeploymentMeters:
             CONCURRENCY,
             PERMITS,
             BREAKER,
+            BREAKER_FORCED,
             GENERATION,
         ):
             gauge.labels(self._deployment).set_function(_zero)
@@ -286,6 +293,7 @@ class DeploymentMeters:
         concurrency: Callable[[], float],
         permits: Callable[[], float],
         breaker: Callable[[], float],
+        breaker_forced: Callable[[], float],
         generation: Callable[[], float],
     ) -> None:
         """Tells the gauges where to look when they are scraped."""
@@ -296,6 +304,7 @@ class DeploymentMeters:
         CONCURRENCY.labels(self._deployment).set_function(concurrency)
         PERMITS.labels(self._deployment).set_function(permits)
         BREAKER.labels(self._deployment).set_function(breaker)
+        BREAKER_FORCED.labels(self._deployment).set_function(breaker_forced)
         GENERATION.labels(self._deployment).set_function(generation)
 
 

@@ -1,4 +1,4 @@
-"""`/admin`: the deployments, the keys and the usage, for administrators alone.
+"""`/admin`: the deployments and their breakers, the keys and the usage, for administrators alone.
 
 Whoever comes here has shown an administrator's key; the gateway has looked. Files are read and
 written off the loop.
@@ -10,6 +10,7 @@ import sqlite3
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from fastapi import FastAPI
@@ -29,7 +30,17 @@ from orchestrator.wiring import System
 ADMIN = "/admin"
 MAX_BODY = 64 << 10
 _TIME = re.compile(r"[0-9]{1,15}")
+
+
+class BreakerOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an administrator wants of a circuit breaker."""
+
+    state: Literal["open", "closed", "auto"]
+    """Held so, whatever is counted; `auto` lets it go by what it counts again."""
+
+
 _new_keys = msgspec.json.Decoder(NewKey)
+_breaker_orders = msgspec.json.Decoder(BreakerOrder)
 
 
 class Admin:
@@ -50,6 +61,7 @@ class Admin:
         """Adds the endpoints; none of them stands in the public document."""
         for method, path, endpoint in (
             ("GET", "/deployments", self._deployments),
+            ("PUT", "/deployments/{deployment}/breaker", self._force_breaker),
             ("GET", "/keys", self._list_keys),
             ("POST", "/keys", self._create_key),
             ("DELETE", "/keys/{key_id}", self._revoke_key),
@@ -59,6 +71,19 @@ class Admin:
 
     async def _deployments(self, _: Request) -> Response:
         return _json([asdict(health) for health in self._system.health()])
+
+    async def _force_breaker(self, request: Request) -> Response:
+        name: str = request.path_params["deployment"]
+        deployment = self._system.deployments.get(name)
+        if deployment is None:
+            raise InvalidRequestError(f"no deployment is called {name[:100]!r}", param="deployment")
+        body = await read_body(request.receive, MAX_BODY, request.headers.get("content-length"))
+        try:
+            order = _breaker_orders.decode(body)
+        except msgspec.DecodeError as error:
+            raise InvalidRequestError(f"the body is no order: {error}", param="state") from None
+        deployment.force_breaker(None if order.state == "auto" else order.state)
+        return _json(asdict(deployment.health()))
 
     async def _list_keys(self, _: Request) -> Response:
         records = await asyncio.to_thread(read_records, self._keyring.path)

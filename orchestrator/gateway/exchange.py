@@ -29,6 +29,7 @@ from orchestrator.events import Failed
 from orchestrator.gateway.api import Api, Call, Direct, StreamWriter
 from orchestrator.gateway.body import read_body
 from orchestrator.gateway.connection import LINE
+from orchestrator.gateway.explain import EXPLAIN, Explaining, explain, wants_explanation
 from orchestrator.gateway.failure import send_failure, send_json
 from orchestrator.gateway.repeats.repeats import Repeats
 from orchestrator.gateway.resume import Replay, Resumptions
@@ -185,8 +186,11 @@ class Exchange:
         if not chunks and isinstance(ending, Failed):
             raise ending.error
         visit.status = 200
-        await send(_head(visit))
         writer = make_writer()
+        if EXPLAIN in visit.headers and wants_explanation(visit):
+            writer = Explaining(writer, request)
+            explain(visit)
+        await send(_head(visit))
         if self._resumptions is not None and line is not None:
             replay = self._resumptions.keep(channel, request.caller, writer, chunks, ending)
             if replay is not None:
@@ -241,6 +245,7 @@ class Exchange:
 
     async def _refuse(self, visit: Visit, send: Send, error: OrchestratorError) -> None:
         body = self._api.failure(error, visit.request_id)
+        explain(visit)
         await send_failure(send, error, visit.response_headers, body)
 
     async def _tell_of_bug(self, visit: Visit, send: Send, cause: Exception) -> None:
@@ -298,6 +303,7 @@ async def _whole(call: Call, visit: Visit, send: Send) -> None:
         raise ending.error
     body = call.whole(chunks, ending)
     visit.status = 200
+    explain(visit)
     await send_json(send, 200, body, visit.response_headers)
 
 

@@ -2,7 +2,8 @@
 
 `livez` is about this process: it fails only when nothing here can bring a deployment back.
 `readyz` is about requests: it answers 200 as long as one route would serve one. One dead model
-takes no other out of service, and load alone never makes anything unready.
+takes no other out of service, and load alone never makes anything unready. A circuit breaker that
+is open does, until its next probe is due.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ class DeploymentState(BaseModel):
     slots: int
     generation: int
     breaker: str
+    breaker_forced: bool
     queued: int
     inflight: int
     reason: str | None

@@ -187,6 +187,14 @@ class Breaker(pybreaker.CircuitBreakerListener):
             return self._refuse(wait) if wait > 0 else None
         return self._refuse(self._open_for) if self._probing >= self._probes else None
 
+    def shut(self, now: float) -> CircuitOpenError | None:
+        """Why nobody is let through for some time yet, or None; a probe that is out shuts nothing.
+
+        Args:
+            now: Loop time, seconds.
+        """
+        return self.refusal(now) if self.state == pybreaker.STATE_OPEN else None
+
     def admit(self, now: float) -> int:
         """Lets an attempt through and returns its era, to be handed to one of the three verdicts.
 

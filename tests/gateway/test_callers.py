@@ -204,6 +204,41 @@ async def test_a_time_that_is_none_is_a_400_that_names_it(tmp_path: Path, since_
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "since_ms")
 
 
+async def test_an_administrator_holds_a_breaker_open_and_lets_it_go(tmp_path: Path) -> None:
+    door, root = door_of(tmp_path, admin_key=Secret("root")), bearer("root")
+    key, stage = bearer(key_of(tmp_path)), plays("a", DONE)
+    async with asyncio.timeout(5), serving({"m": stage}, door=door) as served:
+        client = served.client
+
+        async def put(order: object, name: str = "m", by: dict[str, str] = root) -> Any:
+            path = f"/admin/deployments/{name}/breaker"
+            return await client.put(path, json=order, headers=by)
+
+        held = await put({"state": "open"})
+        refused = await client.post(CHAT, json=body(), headers=key)
+        unready = await client.get("/readyz")
+        scraped = await client.get("/metrics", headers=root)
+        calls = len(stage.calls)
+        closed = await put({"state": "closed"})
+        let_go = await put({"state": "auto"})
+        served_again = await client.post(CHAT, json=body(), headers=key)
+        bad = [await put({"state": "ajar"}), await put({}), await put({"state": "open"}, "nowhere")]
+        others = await put({"state": "open"}, by=key)
+
+    assert (held.status_code, held.json()["breaker"], held.json()["ready"]) == (200, "open", False)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "circuit_open")
+    assert calls == 0
+    assert unready.status_code == 503
+    reason = "the circuit breaker of m is open; an operator holds it so"
+    assert unready.json()["deployments"][0]["reason"] == reason
+    assert 'orchestrator_breaker_forced{deployment="m"} 1.0' in scraped.text
+    assert (closed.json()["breaker"], closed.json()["breaker_forced"]) == ("closed", True)
+    assert (let_go.json()["breaker"], let_go.json()["breaker_forced"]) == ("closed", False)
+    assert served_again.status_code == 200
+    assert [answer.status_code for answer in bad] == [400, 400, 400]
+    assert others.status_code == 403
+
+
 async def test_an_administrator_makes_and_revokes_keys(tmp_path: Path) -> None:
     door, root = door_of(tmp_path, admin_key=Secret("root")), bearer("root")
     async with asyncio.timeout(5), serving({"m": plays("a", DONE)}, door=door) as served:

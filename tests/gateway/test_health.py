@@ -6,7 +6,13 @@ import re
 import pytest
 
 from orchestrator.actors.supervisor import Supervision
-from orchestrator.errors import UpstreamRateLimitedError, WorkerCrashedError, WorkerStartError
+from orchestrator.errors import (
+    UpstreamRateLimitedError,
+    UpstreamServerError,
+    WorkerCrashedError,
+    WorkerStartError,
+)
+from orchestrator.plan import BreakerSettings
 from tests.fakes.scripted import DONE, Stage
 from tests.gateway.serving import plays, serving, until
 
@@ -36,6 +42,7 @@ async def test_a_gateway_that_serves_is_live_and_ready() -> None:
             "slots": 3,
             "generation": 1,
             "breaker": "closed",
+            "breaker_forced": False,
             "queued": 0,
             "inflight": 0,
             "reason": None,
@@ -173,12 +180,28 @@ async def test_a_short_pause_is_told_and_leaves_a_deployment_ready() -> None:
     assert state["reason"] == "paused by the provider's rate limit for 5 s more"
 
 
-async def test_an_open_breaker_leaves_the_probe_honest_about_it() -> None:
-    async with asyncio.timeout(5), serving({"m": make_stage()}) as served:
-        breaker = served.system.deployments["m"].gates.breaker
-        ready = await served.client.get("/readyz")
+async def test_hlt_9_with_every_breaker_open_nothing_is_ready_and_the_page_says_why() -> None:
+    broken = plays(UpstreamServerError("500"))
+    stages = {"a": broken, "b": make_stage()}
+    async with (
+        asyncio.timeout(5),
+        serving(stages, breaker=BreakerSettings(failure_threshold=1)) as served,
+    ):
+        await served.ask(model="a")
+        alone = await served.client.get("/readyz", params={"route": "a"})
+        whole = await served.client.get("/readyz")
+        live = await served.client.get("/livez")
+        scraped = await served.client.get("/metrics")
 
-    assert ready.json()["deployments"][0]["breaker"] == breaker.state
+    assert (alone.status_code, whole.status_code, live.status_code) == (503, 200, 200)
+    assert 29 <= int(alone.headers["retry-after"]) <= 30
+    state = alone.json()["deployments"][0]
+    assert (state["state"], state["ready"], state["breaker"]) == ("serving", False, "open")
+    assert re.fullmatch(
+        r"the circuit breaker of a is open; next probe in \d+\.\d s", state["reason"]
+    )
+    assert 'orchestrator_ready{deployment="a"} 0.0' in scraped.text
+    assert 'orchestrator_ready{deployment="b"} 1.0' in scraped.text
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz"])
