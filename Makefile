@@ -22,7 +22,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := check
-.PHONY: help run test check lint types imports cover fuzz clients schema-fuzz sim sim-selftest bench bench-peers format pins clean
+.PHONY: help run test check lint types imports cover fuzz clients schema-fuzz sim sim-selftest chaos chaos-long chaos-kill bench bench-peers format pins clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -95,6 +95,9 @@ chaos: $(MODEL)    ## a live gateway broken on purpose: stubs, then the local mo
 chaos-long: $(READY)  ## every scenario that ships, N times; make chaos-long N=5
 	@for round in $$(seq $(or $(N),1)); do for file in config/chaos/*.yaml; do \
 		$(RUN) -m orchestrator chaos live "$$file" $(ARGS) || exit $$?; done; done
+
+chaos-kill: $(READY)  ## the chaos command itself killed, nothing may be left; make chaos-kill N=50
+	@$(RUN) -m tests.torture.chaos_kill --rounds $(or $(N),50) $(ARGS)
 
 torture: $(MODEL)  ## the real model host broken under load; make torture N=100 FAULTS=kill,stop
 	@$(RUN) -m tests.torture.torture --rounds $(or $(N),100) --faults '$(FAULTS)' $(ARGS)

@@ -328,3 +328,23 @@ def test_a_gateway_without_keys_is_not_opened_to_other_machines(good: str):
 
     assert code == 2
     assert error.startswith("server.host: other machines reach this address")
+
+
+def test_chaos_hands_its_words_to_its_own_commands() -> None:
+    code, out, err = run("chaos", "list", "points", "--json")
+    wrong, _, told = run("chaos", "list", "--nonsense")
+
+    assert (code, err) == (0, "")
+    assert {"point"} == set(json.loads(out)[0])
+    assert wrong == 2
+    assert "--nonsense" in told
+
+
+def test_what_chaos_brings_along_is_imported_only_for_chaos() -> None:
+    program = "import sys, orchestrator.cli; print([m for m in sys.modules if '.chaos' in m])"
+
+    imported = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+
+    assert imported.stdout.strip() == "[]"

@@ -1,13 +1,13 @@
 """What the documents claim is true."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import cast
 
 import pytest
+from typer.testing import CliRunner
 
+from orchestrator.cli import app
 from orchestrator.config import load, schema
 from tests.documents import ARCHITECTURE, ROOT, with_tables
 
@@ -112,11 +112,5 @@ def test_every_subcommand_that_a_document_names_has_help() -> None:
 
     assert named >= {"serve", "check", "submit"}
     for command in sorted(named):
-        result = subprocess.run(
-            [sys.executable, "-m", "orchestrator", command, "--help"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=30,
-        )
-        assert result.returncode == 0, result.stderr
+        result = CliRunner().invoke(app, [command, "--help"])
+        assert result.exit_code == 0, result.output

@@ -7,6 +7,7 @@ import pytest
 import uvloop
 from rich.console import Console
 
+from tests.torture.chaos_kill import kill_again_and_again as kill_the_command
 from tests.torture.counts import growth
 from tests.torture.leaks import measure
 from tests.torture.ledger import kill_again_and_again
@@ -22,6 +23,7 @@ SILENT = Console(quiet=True)
 STREAMS = 150
 TRIALS = 20
 KILLS = 5
+LONGEST_LIFE = 6.0
 
 
 @pytest.mark.parametrize(("breed", "faults"), [("metronome", list(NUMBERS)), ("real", ["kill"])])
@@ -54,6 +56,15 @@ def test_a_killed_gateway_loses_and_doubles_no_row(tmp_path: Path) -> None:
 
     assert tally.finished
     assert (tally.missing, tally.doubled) == ([], [])
+
+
+def test_a_chaos_command_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
+    tally = asyncio.run(
+        kill_the_command(2, seed=5, folder=tmp_path, console=SILENT, longest=LONGEST_LIFE)
+    )
+
+    assert tally.rounds == 2
+    assert tally.left == []
 
 
 def test_the_figures_of_a_run_become_table_and_file(tmp_path: Path) -> None:

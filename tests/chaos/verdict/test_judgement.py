@@ -258,3 +258,17 @@ def test_the_tables_end_in_the_verdict_in_one_line(capsys: pytest.CaptureFixture
     show(judge_journal(ended(a_run()).journal.events), console())
 
     assert "PASSED: x (live, liveness), 3 requests" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_what_the_limits_of_time_were_looser_by_stands_in_every_report(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = a_run()
+    run.record(Kind.PROBE, ready=True, status=200, late=0.1, took=0.023)
+    verdict = judge_journal(ended(run).journal.events)
+
+    show(verdict, console())
+
+    assert "looser by 123 ms" in capsys.readouterr().out
+    assert msgspec.json.decode(as_json(verdict))["slack_seconds"] == pytest.approx(0.123)
+    assert "looser by 123 ms" in as_html(verdict, run.journal.events, "again")
