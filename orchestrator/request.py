@@ -274,6 +274,8 @@ class PriorityRequest:
     caller: str = ""
     """Who asks, as the gateway's keys tell; empty where nobody asked for a key. Callers of one
     priority take turns."""
+    made_on: Channel | None = None
+    """Where its answer goes on being made when its own channel has ended; None ends with it."""
     idempotent: bool = True
     """False forbids every retry and failover once an attempt was started."""
     extra: Mapping[str, object] = field(default_factory=dict[str, object])

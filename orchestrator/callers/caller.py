@@ -30,7 +30,7 @@ class Caller:
 
     @property
     def running(self) -> int:
-        """Requests that haven't ended."""
+        """Requests whose answers are being made."""
         return self._running
 
     def may_use(self, route: str) -> bool:
@@ -76,10 +76,14 @@ class Caller:
 
     def _leaving(self, request: PriorityRequest, permit: Permit | None) -> Callable[[], None]:
         def leave() -> None:
+            channel = request.made_on or request.channel
+            if channel.ending is None:  # who has left still costs what is made for it
+                channel.watch(leave)
+                return
             self._running -= 1
             if permit is None:
                 return
-            ending = request.channel.ending
+            ending = channel.ending
             usage = ending.usage if isinstance(ending, Finished) else None
             if usage is None:
                 permit.spend()

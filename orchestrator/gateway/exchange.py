@@ -125,7 +125,7 @@ class Exchange:
             replay, at = self._resumptions.find(last_event_id, name)
             visit.status = 200
             await send(_head(visit))
-            await self._follow(replay, at, scope["extensions"][LINE], send)
+            await self._come_back(replay, at, scope["extensions"][LINE], send)
             return
         call = self._api.read(body, visit)
         if isinstance(call, Direct):
@@ -211,6 +211,16 @@ class Exchange:
         else:
             last += writer.finish(ending)
         await send(_piece(last, more=False))
+
+    async def _come_back(self, replay: Replay, at: int, line: Line, send: Send) -> None:
+        """Sends the rest of a stream, within the same bound of patience as its begin."""
+        loop, lingering = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+        replay.channel.watch(lambda: lingering.append(loop.call_later(self._linger, line["abort"])))
+        try:
+            await self._follow(replay, at, line, send)
+        finally:
+            for timer in lingering:
+                timer.cancel()
 
     def _goes_on(self, channel: Channel) -> bool:
         return self._resumptions is not None and self._resumptions.keeps(channel)

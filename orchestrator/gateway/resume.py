@@ -7,15 +7,19 @@ so many streams further ones can't be come back to, which their events show by h
 """
 
 import asyncio
+import logging
 import re
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from orchestrator.channel import Channel
-from orchestrator.errors import RequestCanceledError, StreamGoneError
+from orchestrator.errors import InternalError, RequestCanceledError, StreamGoneError
 from orchestrator.events import Ending, Failed, TokenChunk
 from orchestrator.gateway.api import StreamWriter
+
+logger = logging.getLogger(__name__)
 
 MAX_STREAMS = 1024
 MAX_KEPT_BYTES = 1 << 20
@@ -91,10 +95,9 @@ class Replay:
         """
         if not self._first <= at <= self.end:
             raise StreamGoneError("what follows that event is not kept any more; ask anew")
-        skipped = at - self._first
-        if skipped == len(self._events) - 1:
-            return self._events[-1]  # the usual case: a reader that keeps up
-        return b"".join(list(self._events)[skipped:])
+        # from the end, where a reader that keeps up is, whatever is kept before
+        newest = list(islice(reversed(self._events), self.end - at))
+        return b"".join(reversed(newest))
 
     def attach(self) -> Follower:
         """A connection begins to read, in place of the one that did before."""
@@ -122,15 +125,23 @@ class Replay:
         self, writer: StreamWriter, chunks: Sequence[TokenChunk], ending: Ending | None
     ) -> None:
         """Moves the answer from the channel into the events, whoever reads them."""
-        while ending is None:
-            self.add(writer.write(chunks))
-            chunks, ending = await self.channel.receive()
-        last = writer.write(chunks)
+        try:
+            while ending is None:
+                self.add(writer.write(chunks))
+                chunks, ending = await self.channel.receive()
+            last = writer.write(chunks)
+            if isinstance(ending, Failed):
+                last += writer.fail(ending.error)
+            else:
+                last += writer.finish(ending)
+        except Exception as error:  # outermost frame: whatever broke, who reads is told
+            logger.exception("the stream %s can't be written", self.stream_id)
+            told = InternalError(f"an internal error; the log has more under {self.stream_id}")
+            told.__cause__ = error
+            self.channel.end(Failed(told))
+            last = writer.fail(told)
         self.over = True
-        if isinstance(ending, Failed):
-            self.add(last + writer.fail(ending.error))
-        else:
-            self.add(last + writer.finish(ending))
+        self.add(last)
 
 
 class Resumptions:

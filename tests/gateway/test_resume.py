@@ -1,11 +1,16 @@
 """Streams that a client comes back to."""
 
 import asyncio
+import socket
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.channel import Channel
-from orchestrator.errors import StreamGoneError
+from orchestrator.errors import OrchestratorError, StreamGoneError
+from orchestrator.events import Failed, Finished, TokenChunk
 from orchestrator.gateway.resume import MAX_KEPT_BYTES, Replay, Resumptions
 from tests.fakes.scripted import DONE
 from tests.gateway.serving import CHAT, body, plays, serving, text_of, until
@@ -93,6 +98,71 @@ async def test_what_is_kept_of_a_long_stream_is_bounded() -> None:
         replay.take(0)
     assert replay.take(299).endswith(event)
     assert replay.take(300) == b""
+
+
+async def test_a_client_that_comes_back_and_does_not_read_is_cut_off() -> None:
+    gate, over, first = asyncio.Event(), asyncio.Event(), ""
+    # more than the system's own buffers hold
+    stages = {"m": plays("a", gate, "x" * (24 << 20), over, DONE)}
+    async with asyncio.timeout(5), serving(stages, resume_window=0.01, linger=0.01) as served:
+        request = served.client.build_request("POST", CHAT, json=body(stream=True))
+        response = await served.client.send(request, stream=True)
+        pieces = response.aiter_text()
+        while not ids_of(first):
+            first += await anext(pieces)
+        with socket.create_connection(("127.0.0.1", served.port)) as deaf:
+            deaf.sendall(
+                b"POST %s HTTP/1.1\r\nhost: x\r\nlast-event-id: %s\r\n\r\n"
+                % (CHAT.encode(), ids_of(first)[0].encode())
+            )
+            await until(lambda: served.connections == 2)
+            await until(lambda: served.connections == 1)  # the first one is replaced
+            streams = served.gateway._exchanges[CHAT]._resumptions
+            assert streams is not None
+            (stream,) = streams._streams.values()
+            before = stream.end
+            gate.set()
+            await until(lambda: stream.end > before)
+            over.set()
+            await until(lambda: served.connections == 0)
+            await until(lambda: not streams._streams)
+        await response.aclose()
+
+
+async def test_a_stream_that_can_not_be_written_ends_with_an_error() -> None:
+    class Broken:
+        def write(self, chunks: Sequence[TokenChunk]) -> bytes:
+            raise ValueError("half a character")
+
+        def finish(self, finished: Finished) -> bytes:
+            return b"data: finished\n\n"
+
+        def fail(self, error: OrchestratorError) -> bytes:
+            return b"data: %s\n\n" % error.code.encode()
+
+    channel = Channel()
+    replay = Replay(channel, "", 60, lambda _: None)
+
+    async with asyncio.timeout(5):
+        await replay.pump(Broken(), [], None)
+
+    assert replay.over
+    assert b"data: internal_error" in replay.take(0)
+    assert isinstance(channel.ending, Failed)
+
+
+@given(st.lists(st.integers(1, 2000), max_size=40), st.integers(0, 40))
+def test_what_follows_an_event_is_exactly_what_came_after_it(sizes: list[int], at: int) -> None:
+    replay = Replay(Channel(), "", 60, lambda _: None)
+    for size in sizes:
+        replay.add(b"data: %s\n\n" % (b"x" * size))
+
+    if at <= len(sizes):
+        rest = replay.take(at).split(b"\n\n")[:-1]
+        assert [len(event.partition(b"data: ")[2]) for event in rest] == sizes[at:]
+    else:
+        with pytest.raises(StreamGoneError):
+            replay.take(at)
 
 
 async def test_streams_have_no_ids_unless_the_window_is_open() -> None:

@@ -40,6 +40,21 @@ class Production:
         self._readers: dict[Channel, None] = {}
         self._task: asyncio.Task[None] | None = None
 
+    def suits(self, asked: PriorityRequest) -> bool:
+        """Whether another request would be served by it about as it asks to be.
+
+        The deadline and the priority are the first reader's. One who asks for more than twice the
+        time that is left, or for a higher priority, would fail or wait for a stranger's reason.
+        """
+        made = self.request
+        if asked.priority > made.priority:
+            return False
+        if asked.timeout is None and made.timeout is not None:
+            return False  # the route's own time is longer, as far as is known here
+        wanted = asked.timeout or made.deadline - made.accepted_at
+        left = made.deadline - asyncio.get_running_loop().time()
+        return left >= wanted / 2
+
     def start(self, on_end: Callable[[], None]) -> None:
         """Records from now on; calls back when it has ended, whatever the ending is."""
         # the request's channel gets an ending in any case, and with it this task

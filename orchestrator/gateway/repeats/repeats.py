@@ -2,8 +2,9 @@
 
     Idempotency-Key   a repeat while it runs joins it, a repeat within the window gets the answer
                       that is kept, another body under the same key is refused
-    cache (opt-in)    the same deterministic request joins the one that runs, or is answered from
-                      what is kept; `x-orchestrator-cache` says hit or miss
+    cache (opt-in)    the same deterministic request joins the one that runs, unless that one has
+                      less time or waits behind others, or is answered from what is kept;
+                      `x-orchestrator-cache` says hit or miss
 
 Callers never share: a key and an answer belong to who asked. Failures are kept for nobody.
 """
@@ -145,6 +146,7 @@ class Repeats:
         metrics.REPEATS.labels("idempotency", "miss").inc()
         production = Production(call.request, goes_on=True, most=self._most)
         self._running[place] = _Keyed(fingerprint, production)
+        call.request.made_on = production.request.channel
 
         def ended() -> None:
             del self._running[place]
@@ -165,7 +167,7 @@ class Repeats:
             _tell(call.request.channel, unpacked(content))
             return
         running = self._made.get(place)
-        if running is not None and running.joinable:
+        if running is not None and running.joinable and running.suits(call.request):
             self._hit(visit, "joined")
             running.join(call.request)
             return

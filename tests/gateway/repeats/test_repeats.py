@@ -211,6 +211,56 @@ async def test_who_joins_has_a_deadline_of_its_own() -> None:
     assert (late.status_code, answer.status_code) == (504, 200)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"deadline": 0.05}, {"deadline": 30}),
+        ({"deadline": 0.05}, {}),
+        ({"deadline": 30, "priority": "background"}, {"deadline": 30}),
+    ],
+)
+async def test_nobody_joins_a_request_that_has_less_time_or_a_lower_priority(
+    first: dict[str, object], second: dict[str, object]
+) -> None:
+    gate = asyncio.Event()
+    stage = numbered(gate=gate)
+    async with (
+        asyncio.timeout(5),
+        serving({"m": stage}, repeats=keeping(cached=True)) as served,
+    ):
+        short = asyncio.create_task(served.ask(seed=1, **first))
+        await until(lambda: len(stage.calls) == 1)
+        longer = asyncio.create_task(served.ask(seed=1, **second))
+        await until(lambda: len(stage.calls) == 2)
+        gate.set()
+        await short
+        answer = await longer
+
+    assert text(answer) == "answer 1 end"
+    assert answer.headers["x-orchestrator-cache"] == "miss"
+
+
+async def test_who_leaves_an_answer_that_goes_on_still_counts_as_running(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    wanted = NewKey(caller="ann", max_concurrent=1)
+    _, key = create_key(tmp_path / "keys.json", wanted, now=0)
+    door = Door(keyring=Keyring(tmp_path / "keys.json", lambda: 0.0))
+    stages = {"m": numbered(gate=gate)}
+    async with asyncio.timeout(5), serving(stages, door=door, repeats=keeping()) as served:
+        served.client.headers["authorization"] = f"Bearer {key}"
+        async with served.client.stream(
+            "POST", CHAT, json=body(stream=True), headers={"idempotency-key": "k"}
+        ) as stream:
+            assert stream.status_code == 200
+        await until(lambda: served.connections == 0)
+        refused = await keyed(served, "another")
+        gate.set()
+        await served.idle()
+        again = await keyed(served, "k", stream=True)
+
+    assert (refused.status_code, again.status_code) == (429, 200)
+
+
 async def test_when_all_who_share_a_request_have_left_it_is_canceled() -> None:
     stage = plays("a", asyncio.Event())
     repeats = keeping(cached=True)
