@@ -4,11 +4,16 @@ A line that was cut off by a full disk has no right checksum; what follows it is
 next line's begin.
 """
 
+import logging
 import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
+
+from orchestrator import metrics
+
+logger = logging.getLogger(__name__)
 
 
 class Row(NamedTuple):
@@ -62,8 +67,27 @@ def line_of(row: Row) -> bytes:
 
 
 def rows_in(lines: bytes) -> Iterator[Row]:
-    """Reads whole lines; leaves out what is no row."""
+    """Reads whole lines; leaves out what is no row.
+
+    A line that was written whole, but by a program whose rows are others, is told and counted: one
+    that can't be taken must not keep those after it, or the gateway, from going on.
+    """
     for line in lines.split(b"\n"):
         checksum, text = line[:CHECKSUM_DIGITS], line[CHECKSUM_DIGITS:]
-        if text and checksum == b"%08x" % zlib.crc32(text):
-            yield _decoder.decode(text)
+        if not text or checksum != b"%08x" % zlib.crc32(text):
+            continue
+        try:
+            row = _decoder.decode(text)
+        except msgspec.DecodeError as error:
+            metrics.LEDGER_LOST.inc()
+            logger.error("a row in the ledger's spool is of another kind and lost: %s", error)  # noqa: TRY400 - foreign content, no line of code
+        else:
+            if all(_fits(value) for value in row):
+                yield row
+            else:
+                metrics.LEDGER_LOST.inc()
+                logger.error("a row has a number that the ledger can't hold, and is lost: %s", row)
+
+
+def _fits(value: object) -> bool:
+    return not isinstance(value, int) or -(1 << 63) <= value < 1 << 63

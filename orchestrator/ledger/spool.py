@@ -34,13 +34,16 @@ class Segment:
     taken: int = 0
 
     def read(self, most: int) -> bytes:
-        """Returns whole lines that are not taken yet, about `most` bytes of them; none at the end.
+        """Returns lines that are not taken yet, `most` bytes of them at most; none at the end.
 
         Raises:
             OSError: It can't be read.
         """
         found = os.pread(self.descriptor, most, self.taken)
-        return found[: found.rfind(b"\n") + 1]
+        end = found.rfind(b"\n") + 1
+        if not end and len(found) == most:
+            return found  # longer than any row: a hole that a crash has left, and rows behind it
+        return found[:end]
 
     def remove(self) -> None:
         """Removes the file, whose rows are all in the ledger."""

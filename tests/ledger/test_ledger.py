@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import sqlite3
+import zlib
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,11 @@ from orchestrator.ledger.ledger import Ledger, LedgerSettings
 from orchestrator.ledger.row import line_of
 from orchestrator.ledger.spool import SEGMENT_BYTES, Spool, leftovers
 from orchestrator.ledger.store import Store, reading
+from orchestrator.ledger.writer import BATCH_BYTES
+from orchestrator.metrics import REGISTRY
 from tests.ledger.rows import a_row
+
+LOST = "orchestrator_ledger_lost_rows_total"
 
 
 def uids(path: Path) -> list[str]:
@@ -44,6 +49,10 @@ def test_what_was_appended_is_in_the_file_after_the_close(tmp_path: Path) -> Non
     assert spools(tmp_path / "u.db") == []
 
 
+def checked(text: bytes) -> bytes:
+    return b"%08x%b\n" % (zlib.crc32(text), text)
+
+
 def test_segments_follow_each_other_and_are_removed(tmp_path: Path) -> None:
     ledger = opened(tmp_path / "u.db", segment_bytes=500)
 
@@ -71,6 +80,32 @@ def test_what_a_dead_process_left_is_taken_over_once(tmp_path: Path) -> None:
 
     assert sorted(uids(path)) == ["0", "1", "2"]
     assert spools(path) == []
+
+
+@pytest.mark.parametrize(
+    ("foreign", "lost"),
+    [
+        (checked(b'["of another version"]'), 1),
+        (checked(b"no json"), 1),
+        (line_of(a_row("1")._replace(cost_nano_usd=1 << 63)), 1),
+        (b"\0" * (3 * BATCH_BYTES) + b"\n", 0),
+    ],
+)
+def test_what_is_no_row_keeps_no_other_row_and_no_gateway_back(
+    tmp_path: Path, foreign: bytes, lost: int
+) -> None:
+    path = tmp_path / "u.db"
+    before = REGISTRY.get_sample_value(LOST) or 0.0
+    content = line_of(a_row("a")) + foreign + line_of(a_row("b"))
+    (tmp_path / "u.db.spool-1-dead-0").write_bytes(content)
+
+    ledger = opened(path)
+    ledger.append(a_row("c"))
+    ledger.close()
+
+    assert sorted(uids(path)) == ["a", "b", "c"]
+    assert spools(path) == []
+    assert (REGISTRY.get_sample_value(LOST) or 0.0) - before == lost
 
 
 def test_the_spool_of_a_process_that_lives_is_left_alone(tmp_path: Path) -> None:
