@@ -91,6 +91,8 @@ class OrchestratorError(Exception):
         self.retry_after = retry_after
         self.upstream_status = upstream_status
         self.upstream_code = upstream_code
+        self.attempts = 0
+        """Of the request that it ended, if it ended one."""
 
     @property
     def root_cause(self) -> BaseException:

@@ -104,6 +104,8 @@ class Ticket:
     """When it was accepted here; a request that is tried again keeps it, and so its age."""
     patient: bool = False
     """Whether it may take one of the extra places of a queue on which to wait (`on_full: wait`)."""
+    held_before: float = 0.0
+    """Seconds for which the queue had been held by permits as it came; written by the queue."""
     backing_off: bool = False
     """Whether it waits for its backoff to be over; written by the queue."""
     worker: str = ""

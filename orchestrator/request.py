@@ -237,6 +237,8 @@ class AttemptRecord:
     """Loop time, seconds; so are the next two."""
     queued_for: float
     """Seconds between acceptance (or the attempt before) and this start."""
+    permit_for: float = 0.0
+    """Of these, in which the deployment had an idle slot and no permit to fill it."""
     hedge: bool = False
     """Whether it was made beside another one that had not failed."""
     resumed_after: int | None = None
@@ -252,7 +254,8 @@ class AttemptRecord:
     error: str | None = None
     """Class and text of what went wrong, None if nothing did."""
     decision: str = ""
-    """What followed a failure: `again in 0.2 s`, `next: b` or `ended`; empty if there was none."""
+    """What followed: `again in 0.2 s`, `next: b` or `ended` after a failure, `resumed (exact) at b`
+    after a break, `hedged: b`, `won the hedge`, `lost the hedge`; empty if nothing did."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

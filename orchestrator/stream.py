@@ -41,6 +41,8 @@ class Answer:
     attempts: Sequence[AttemptRecord]
     others: Sequence[Alternative] = ()
     """The further ones, where `n` asked for several."""
+    passed_over: Sequence[tuple[str, str]] = ()
+    """Deployments that refused the request without an attempt, each with the error's code."""
 
 
 class TokenStream:
@@ -87,6 +89,11 @@ class TokenStream:
     def attempts(self) -> Sequence[AttemptRecord]:
         """What was tried so far, in order."""
         return tuple(self._request.attempts)
+
+    @property
+    def passed_over(self) -> Sequence[tuple[str, str]]:
+        """Deployments that refused it without an attempt so far, each with the error's code."""
+        return tuple(self._request.passed_over)
 
     def cancel(self) -> None:
         """Ends the request now, from any thread; reading it then raises `RequestCanceledError`."""
@@ -170,6 +177,7 @@ class TokenStream:
             finish_reason=self._ending.finish_reason,
             usage=self._ending.usage,
             attempts=self.attempts,
+            passed_over=self.passed_over,
             others=[
                 Alternative("".join(self._others.get(place, ())), reason)
                 for place, reason in enumerate(self._ending.others, start=1)

@@ -158,7 +158,7 @@ class Engine(LoopActor):
             prompt, answer = request.estimated_prompt_tokens, request.estimated_answer_tokens
             permit = limiter.reserve(prompt, answer, now)
             if permit is None:
-                self._wait(limiter.ready_at(prompt, answer, now))
+                self._wait(limiter.ready_at(prompt, answer, now), now)
                 return
             self._queue.pop(ticket)
             self._queue.departed(now)
@@ -169,9 +169,9 @@ class Engine(LoopActor):
         patience = min(self._gates.retry.longest_wait, ticket.request.deadline - now)
         return self._gates.breaker.refusal(now) or self._gates.limiter.refusal(patience, now)
 
-    def _wait(self, ready_at: float) -> None:
+    def _wait(self, ready_at: float, now: float) -> None:
         """Looks again when the first in the queue gets its permit, or one before it is due."""
-        self._queue.pace.hold(ready_at)
+        self._queue.pace.hold(ready_at, now)
         due = self._queue.next_time()
         when = ready_at if due is None else min(ready_at, due)
         self._wake_at(when if when < math.inf else None)  # else the end of an attempt wakes it
@@ -184,7 +184,14 @@ class Engine(LoopActor):
         slot.epoch, slot.ticket, slot.permit = epoch, ticket, permit  # rule 1: first the record,
         ticket.request.channel.begin(epoch)
         self._pass(Point.DISPATCH_RECORDED, ticket)
-        order = Assign(ticket.request, epoch, ticket.attempts, permit, now - ticket.queued_at)
+        order = Assign(
+            ticket.request,
+            epoch,
+            ticket.attempts,
+            permit,
+            now - ticket.queued_at,
+            self._queue.pace.held(now) - ticket.held_before,
+        )
         self._meters.dispatched(order.queued_for)
         tell(slot.ref, order)  # then the word; if the worker is dead, its death is on the way
         self._pass(Point.DISPATCH_TOLD, ticket)

@@ -72,6 +72,8 @@ class Assign:
     permit: Permit
     queued_for: float
     """Seconds that the request waited for this attempt."""
+    permit_for: float = 0.0
+    """Of these, in which a slot was idle and a permit was not to be had."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from orchestrator.errors import OrchestratorError, WorkerCrashedError, WorkerSta
 from orchestrator.events import Finished
 from orchestrator.points import Point
 from orchestrator.request import AttemptRecord
+from orchestrator.resume import Resume
 from orchestrator.runners.base import Runner
 
 RELEASE_TIMEOUT = 20.0
@@ -150,6 +151,7 @@ class RemoteWorker(LoopActor):
             epoch=assign.epoch,
             started_at=now,
             queued_for=assign.queued_for,
+            permit_for=assign.permit_for,
             hedge=request.hedge,
             resumed_after=None if request.resume is None else request.resume.tokens,
         )
@@ -195,7 +197,7 @@ class RemoteWorker(LoopActor):
             record.outcome, record.error = "worker_lost", describe(result)
             tell(self.actor_ref, RunnerLost(_as_crash(result)))
             return
-        _note(record, outcome, result)
+        _note(record, outcome, result, assign.request.resume)
         pass_by(self._settings.gates, Point.WORKER_IDLE, assign.request, record)
         self._on_ended(AttemptEnded(self._settings.worker, assign.epoch, outcome))
 
@@ -208,9 +210,12 @@ def _as_crash(cause: BaseException) -> BaseException:
     return crash
 
 
-def _note(record: AttemptRecord, outcome: Outcome, result: BaseException | None) -> None:
+def _note(
+    record: AttemptRecord, outcome: Outcome, result: BaseException | None, resume: Resume | None
+) -> None:
     record.outcome = outcome_name(outcome)
     if isinstance(outcome, TryAgain) and record.ended_at is not None:
-        record.decision = f"again in {outcome.not_before - record.ended_at:.3g} s"
+        way = "again" if resume is None else f"resumed ({resume.seam})"
+        record.decision = f"{way} in {outcome.not_before - record.ended_at:.3g} s"
     if isinstance(result, OrchestratorError):
         record.error = describe(result)

@@ -62,6 +62,7 @@ def _told(record: AttemptRecord) -> dict[str, object]:
         "deployment": record.deployment,
         "slot": record.worker,
         "queued_ms": round(record.queued_for * 1000, 1),
+        "permit_ms": round(record.permit_for * 1000, 1),
         "breaker": record.breaker,
         "first_token_ms": _milliseconds(record, record.first_token_at),
         "total_ms": _milliseconds(record, record.ended_at),

@@ -115,7 +115,10 @@ def failure_event(error: OrchestratorError) -> bytes:
 
 def _told(error: OrchestratorError) -> str:
     root = error.root_cause
+    text = error.message
     # a foreign cause may quote a prompt or a key; who lets it out has put it into the message
-    if not isinstance(root, OrchestratorError) or root.message in error.message:
-        return error.message
-    return f"{error.message} (cause: {describe(root)[:MAX_CAUSE_TEXT]})"
+    if isinstance(root, OrchestratorError) and root.message not in text:
+        text = f"{text} (cause: {describe(root)[:MAX_CAUSE_TEXT]})"
+    if error.attempts > 1 and " attempts" not in text:
+        text = f"{text} ({error.attempts} attempts)"
+    return text

@@ -43,10 +43,14 @@ class Pace:
         self._last: float | None = None
         self._promised = [0.0 for _ in Priority]
         self._held_until = 0.0
+        self._held_since: float | None = None
+        self._held_seconds = 0.0
 
     def departed(self, now: float, *, somebody_waits: bool) -> None:
         """One has left, to be served (loop time, seconds)."""
         self._held_until = 0.0
+        if self._held_since is not None:
+            self._held_seconds, self._held_since = self.held(now), None
         if self._last is not None:
             seconds = now - self._last
             faded = math.exp(-seconds / MEMORY)
@@ -54,12 +58,19 @@ class Pace:
             self._seconds = self._seconds * faded + seconds
         self._last = now if somebody_waits else None
 
-    def hold(self, until: float) -> None:
+    def hold(self, until: float, now: float) -> None:
         """Nobody leaves before then, whatever the pace was (loop time, seconds).
 
         Infinite if that depends on the attempts that run: then the pace tells.
         """
+        if self._held_since is None:
+            self._held_since = now
         self._held_until = 0.0 if math.isinf(until) else until
+
+    def held(self, now: float) -> float:
+        """Seconds, all together, in which there was a slot for the first one but no permit."""
+        since = self._held_since
+        return self._held_seconds if since is None else self._held_seconds + now - since
 
     @property
     def interval(self) -> float:
@@ -123,6 +134,7 @@ class PriorityQueue:
         if self._length >= self._capacity + (self._waiting if ticket.patient else 0):
             shed = self._make_room(ticket)
         ticket.queued = True
+        ticket.held_before = self.pace.held(ticket.queued_at)
         self._length += 1
         self._turns.add(ticket)
         return shed
@@ -135,6 +147,7 @@ class PriorityQueue:
             not_before: Loop time, seconds, before which it isn't dispatched.
         """
         ticket.queued = ticket.backing_off = True
+        ticket.held_before = self.pace.held(ticket.queued_at)
         self._length += 1
         self._backing_off += 1
         heapq.heappush(self._delayed, (not_before, ticket.sequence, ticket))

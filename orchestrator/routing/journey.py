@@ -98,6 +98,10 @@ class Journey:
 
         def won(lane: Lane) -> None:
             hedging.observe(loop.time() - begun)
+            running = [one for one in self._request.attempts if one.ended_at is None]
+            if len(running) > 1:
+                for one in running:
+                    one.decision = f"{'won' if one.epoch == lane.epoch else 'lost'} the hedge"
             if lane.hedge:
                 hedging.won()
 
@@ -117,6 +121,8 @@ class Journey:
         request.hedge = False
         if refusal is not None:
             request.passed_over.append((deployment.name, refusal.code))
+        elif request.attempts and request.attempts[-1].ended_at is None:
+            request.attempts[-1].decision = f"hedged: {deployment.name}"
 
     def _leg(self) -> PriorityRequest:
         """What is handed to a deployment: the request, or a contender with a lane of its own."""
@@ -141,8 +147,8 @@ class Journey:
     ) -> EngineError | QueueFullError | None:
         self._join(deployment)
         self._bound_attempts()
-        if self._request.attempts and not self._request.hedge:
-            self._request.attempts[-1].decision = f"next: {deployment.name}"
+        if not self._request.hedge:
+            self._decide(self._way_to(deployment))
         leg = self._leg()
         try:
             deployment.inflight.accept(
@@ -156,6 +162,19 @@ class Journey:
                 self._race.leave(leg.channel)
             return refusal
         return None
+
+    def _way_to(self, deployment: Deployment) -> str:
+        if self._request.resume is None:
+            return f"next: {deployment.name}"
+        return f"resumed ({self._request.seam}) at {deployment.name}"
+
+    def _decide(self, decision: str) -> None:
+        """Notes what followed at the attempt that failed last; a hedge's loser did not fail."""
+        attempts = self._request.attempts
+        failed = (one for one in reversed(attempts) if one.error is not None)
+        last = next(failed, attempts[-1] if attempts else None)
+        if last is not None:
+            last.decision = decision
 
     def _is_spent(self) -> bool:
         limit = self._policy.max_attempts
@@ -222,8 +241,7 @@ class Journey:
 
     def _fail(self, error: OrchestratorError) -> None:
         request = self._request
-        if request.attempts:
-            request.attempts[-1].decision = "ended"
+        self._decide("ended")
         if request.channel.ending is None and len(request.attempts) > 1:
             error.add_note(f"attempts: {story(request)}")
         request.channel.end(Failed(error))

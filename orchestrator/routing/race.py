@@ -74,6 +74,11 @@ class Lane(Channel):
         race.channel.watch(self._tell)
 
     @property
+    def epoch(self) -> int:
+        """The number of the contender's attempt; 0 if none is running."""
+        return self._epoch
+
+    @property
     @override
     def ending(self) -> Ending | None:
         return self._ending or self._race.channel.ending

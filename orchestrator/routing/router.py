@@ -247,6 +247,7 @@ def _observe_ending(request: PriorityRequest, meters: metrics.RouteMeters) -> No
                 usage.completion_tokens if usage else 0,
             )
         elif isinstance(ending, Failed):
+            ending.error.attempts = len(request.attempts)
             meters.failed(seconds, ending.error.code)
             logger.info(
                 "request %s to %s failed after %.3f s and %d attempts: %s (%s)",

@@ -264,12 +264,12 @@ def test_times_without_anybody_waiting_say_nothing_about_the_pace() -> None:
 
 def test_a_queue_that_is_held_frees_no_place_before_and_one_that_moves_is_not_held() -> None:
     pace = Pace()
-    pace.hold(50.0)
+    pace.hold(50.0, 0.0)
     assert pace.promise(Priority.BACKGROUND, 10.0) == pytest.approx(41.0)
 
     pace.departed(20.0, somebody_waits=True)
     assert pace.promise(Priority.HIGH, 20.0) == pytest.approx(1.0)
-    pace.hold(math.inf)
+    pace.hold(math.inf, 0.0)
     assert pace.promise(Priority.CRITICAL, 20.0) == pytest.approx(1.0)
 
 
@@ -278,7 +278,7 @@ def test_a_refusal_is_never_at_once_and_never_beyond_reason() -> None:
     for number in range(10):
         pace.departed(number * 0.001, somebody_waits=True)
     soon = pace.promise(Priority.NORMAL, 1.0)
-    pace.hold(10_000.0)
+    pace.hold(10_000.0, 0.0)
 
     assert soon == pytest.approx(SOONEST)
     assert pace.promise(Priority.NORMAL, 1.0) == pytest.approx(LATEST)

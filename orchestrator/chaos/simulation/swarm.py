@@ -6,7 +6,7 @@ those of reference/simulation.md.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -41,6 +41,7 @@ POINTS = (
     Point.POISON_PUBLISHED,
     Point.ENGINE_SERVES,
 )
+TEARS = (Trouble.CUT, Trouble.CUT, Trouble.CLEAN_CUT, Trouble.CRASH_MID, Trouble.HANG_MID)
 MAX_NTH = 40
 MAX_DELAY = 0.004
 MAX_STRETCH = 0.006
@@ -57,10 +58,12 @@ def draw(seed: int, mode: Mode = "safety") -> Plan:
     chance = random.Random(seed)
     count = chance.choice((60, 120, 200))
     shapes = [_shape(chance, name, mode) for name in ("a", "b")[: chance.choice((1, 2))]]
+    routing = random.Random(f"routing {seed}")
+    if len(shapes) == 1 and _falls(routing, 0.6):
+        shapes.append(_shape(routing, "b", mode))
     names = [shape.name for shape in shapes]
     queueing = random.Random(f"queueing {seed}")
     shapes = [_with_queue(queueing, shape) for shape in shapes]
-    routing = random.Random(f"routing {seed}")
     shapes = [_with_seams(routing, shape) for shape in shapes]
     keys = random.Random(f"keys {seed}")
     shapes = [_with_keys(keys, shape) for shape in shapes]
@@ -74,15 +77,19 @@ def draw(seed: int, mode: Mode = "safety") -> Plan:
         shapes=tuple(shapes),
         routes=routes,
         route_shapes={route: _route(routing) for route in routes},
-        callers=_owned(queueing, _callers(chance, count, [*routes, *names], on_grid=on_grid)),
+        callers=_routed(
+            routing,
+            _owned(queueing, _callers(chance, count, [*routes, *names], on_grid=on_grid)),
+            routes,
+        ),
         injections=_injections(chance, names, mode),
     )
 
 
 def _with_seams(chance: random.Random, shape: Shape) -> Shape:
     if shape.local:
-        return msgspec.structs.replace(shape, resumable=_falls(chance, 0.6))
-    return msgspec.structs.replace(shape, prefill=_falls(chance, 0.4))
+        return msgspec.structs.replace(shape, resumable=_falls(chance, 0.8))
+    return msgspec.structs.replace(shape, prefill=_falls(chance, 0.6))
 
 
 def _route(chance: random.Random) -> RouteShape:
@@ -90,9 +97,29 @@ def _route(chance: random.Random) -> RouteShape:
         strategy=chance.choice(("failover", "weighted", "least_busy", "latency")),
         midstream=chance.choice(("resume", "resume", "continue", "error")),
         max_attempts=chance.choice((None, None, 1, 3)),
-        hedge_after=chance.choice((None, GRID, 5 * GRID, 30 * GRID)),
-        hedge_share=chance.choice((0.05, 0.2, 0.5)),
+        hedge_after=chance.choice((None, GRID, GRID, 5 * GRID)),
+        hedge_share=chance.choice((0.05, 0.5, 1.0)),
     )
+
+
+def _routed(
+    chance: random.Random, callers: tuple[Caller, ...], routes: Collection[str]
+) -> tuple[Caller, ...]:
+    """In half of the runs most callers ask for a route, and answers break after they have begun."""
+    torn, steered = chance.choice((0.0, 0.1, 0.4)), chance.choice((0.0, 0.8))
+    route = next(iter(routes), None)
+    return tuple(
+        msgspec.structs.replace(
+            caller,
+            route=route if route is not None and _falls(chance, steered) else caller.route,
+            dice=(_tear(chance, caller), *caller.dice[1:]) if _falls(chance, torn) else caller.dice,
+        )
+        for caller in callers
+    )
+
+
+def _tear(chance: random.Random, caller: Caller) -> Dice:
+    return Dice(trouble=chance.choice(TEARS), after=chance.randint(1, caller.tokens))
 
 
 def _shape(chance: random.Random, name: str, mode: Mode) -> Shape:
