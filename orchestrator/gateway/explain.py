@@ -2,8 +2,8 @@
 
 The response's headers tell the attempts so far, which are all of them where the answer comes whole
 or is an error. A stream's headers go out with its first token, so what became of the request is
-told once more in a comment before its end. An attempt's time in the queue has its waits for a
-permit and for the end of a backoff in it.
+told once more in a comment before its end. An attempt's time in the queue has its wait for a permit
+in it, which is told apart too, and that for the end of a backoff.
 """
 
 import json

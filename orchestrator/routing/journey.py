@@ -24,7 +24,7 @@ from orchestrator.errors import (
     QueueFullError,
 )
 from orchestrator.events import Failed
-from orchestrator.request import PriorityRequest
+from orchestrator.request import AttemptRecord, PriorityRequest
 from orchestrator.resume import Resume, Seam
 from orchestrator.routing.deployment import Deployment
 from orchestrator.routing.explain import story
@@ -171,8 +171,8 @@ class Journey:
     def _decide(self, decision: str) -> None:
         """Notes what followed at the attempt that failed last; a hedge's loser did not fail."""
         attempts = self._request.attempts
-        failed = (one for one in reversed(attempts) if one.error is not None)
-        last = next(failed, attempts[-1] if attempts else None)
+        failed = (one for one in attempts if one.error is not None)
+        last = max(failed, key=_ended_at, default=attempts[-1] if attempts else None)
         if last is not None:
             last.decision = decision
 
@@ -260,3 +260,7 @@ class Journey:
                 if isinstance(error, EngineUnhealthyError):
                     return error
         return self._errors[0] if self._errors else InternalError("the route has no deployment")
+
+
+def _ended_at(record: AttemptRecord) -> float:
+    return record.started_at if record.ended_at is None else record.ended_at

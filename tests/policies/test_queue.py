@@ -294,3 +294,17 @@ async def test_two_equal_requests_are_ordered_without_comparing_them() -> None:
         queue.push_back(first, not_before=5.0)
 
     assert queue.peek(5.0) is first
+
+
+def test_the_time_in_which_permits_hold_the_queue_is_counted_apart():
+    pace = Pace()
+
+    pace.hold(5.0, 1.0)
+    pace.hold(6.0, 3.0)
+    held = [pace.held(4.0)]
+    pace.departed(6.0, somebody_waits=True)
+    held.append(pace.held(9.0))
+    pace.hold(12.0, 10.0)
+    held.append(pace.held(11.0))
+
+    assert held == [3.0, 5.0, 6.0]

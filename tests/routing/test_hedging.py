@@ -188,3 +188,29 @@ def test_whatever_two_contenders_do_only_one_of_them_is_heard(steps: list[tuple[
 
     assert len(set(heard)) <= 1
     assert {chunk.text for chunk in channel.take()[0]} <= {str(who) for who in heard}
+
+
+def test_the_records_tell_who_won_a_hedge_and_who_lost_it():
+    async def main() -> list[str]:
+        stages = {"a": always(5.0, "slow", DONE), "b": always(0.5, "fast", DONE)}
+        async with running(stages, hedged("a", "b")) as system:
+            request = make_request()
+            system.router.submit(request)
+            await asyncio.sleep(1.2)
+            decisions = [record.decision for record in request.attempts]
+            await asyncio.sleep(1.0)
+            return decisions + [record.decision for record in request.attempts]
+
+    assert run(0, main) == ["hedged: b", "", "lost the hedge", "won the hedge"]
+
+
+def test_what_follows_a_hedge_is_noted_at_the_attempt_that_failed():
+    async def main() -> list[str]:
+        down = UpstreamServerError("down")
+        stages = {"a": always(1.2, down), "b": always(0.1, down), "c": always("c", DONE)}
+        async with running(stages, hedged("a", "b", "c"), retry=ONCE) as system:
+            request = make_request()
+            await ask(system, request)
+            return [record.decision for record in request.attempts]
+
+    assert run(0, main) == ["next: c", "", ""]

@@ -1,6 +1,7 @@
 """One bound for all attempts, no deployment twice, and what the one error tells."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,12 +13,14 @@ from orchestrator.errors import (
     UpstreamServerError,
 )
 from orchestrator.plan import RoutePlan
+from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.routing.route import RoutePolicy
 from orchestrator.routing.rules import Rules
 from orchestrator.runners.lease import StepLimits
+from orchestrator.stream import TokenStream
 from tests.fakes.scripted import DONE, always
-from tests.fakes.systems import ask, error_of, make_request, running
+from tests.fakes.systems import ask, ask_all, error_of, make_request, running
 
 AT_ONCE = RetrySettings(max_attempts=3, initial_backoff=0.001, max_backoff=0.001)
 
@@ -142,3 +145,33 @@ def test_a_route_by_latency_leaves_a_deployment_that_has_become_slow():
 
     assert sorted(served[:2]) == ["a", "b"]
     assert served[2:] == ["b"] * 4
+
+
+def test_the_wait_for_a_permit_is_told_apart_from_the_wait_for_a_slot():
+    async def main() -> list[tuple[float, float]]:
+        limits = RateLimits(requests_per_minute=10)
+        async with running({"m": always(2.0, "a", DONE)}, slots=1, limits=limits) as system:
+            requests = [make_request(), make_request()]
+            await ask_all(system, requests)
+            records = [request.attempts[0] for request in requests]
+            return [(record.queued_for, record.permit_for) for record in records]
+
+    first, second = run(0, main)
+
+    assert first == (0.0, 0.0)
+    assert second == (pytest.approx(6.0, abs=0.01), pytest.approx(4.0, abs=0.01))
+
+
+def test_a_stream_tells_who_refused_it_without_an_attempt():
+    async def main() -> tuple[Sequence[tuple[str, str]], str]:
+        stages = {"a": always(5.0, "a", DONE), "b": always("b", DONE)}
+        async with running(stages, {"m": ("a", "b")}, slots=1, queue_capacity=1) as system:
+            requests = [make_request("a"), make_request("a"), make_request()]
+            for request in requests:
+                system.router.submit(request)
+                await asyncio.sleep(0.1)
+            stream = TokenStream(requests[2], asyncio.get_running_loop())
+            answer = await stream
+            return answer.passed_over, answer.text
+
+    assert run(0, main) == ((("a", "queue_full"),), "b")

@@ -168,10 +168,12 @@ async def test_continue_gives_the_text_so_far_to_a_deployment_with_prefill() -> 
         asyncio.timeout(5),
         running(stages, on("continue", *stages), retry=ONCE) as system,
     ):
-        text, ending = await read_past_the_break(system, make_request(), gate)
+        request = make_request()
+        text, ending = await read_past_the_break(system, request, gate)
 
     assert (text, ending) == ("one two and three", DONE)
     assert [(each.seam, each.text) for each in stages["c"].resumed] == [(Seam.PREFILL, "one two ")]
+    assert [record.decision for record in request.attempts] == ["resumed (prefill) at c", ""]
     assert stages["b"].calls == []
 
 
