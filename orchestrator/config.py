@@ -46,9 +46,11 @@ from orchestrator.reading.sections import (
     Supervision,
     Timeouts,
     Torch,
+    TorchEncoder,
 )
 from orchestrator.reading.text import Document, Finding, list_of, section_of
 
+LOCAL_KINDS = ("torch", "torch-classify", "torch-embedding", "torch-rerank")
 _MAX_FILE_BYTES = 1 << 20
 OPEN_TO_ALL = (
     "other machines reach this address, and no key is asked for: name a file in callers.keys, or"
@@ -57,7 +59,8 @@ OPEN_TO_ALL = (
 _CREDENTIAL_HEADERS = ("authorization", "key", "token", "secret", "cookie")
 
 Kind = Annotated[
-    Torch | OpenAI | OpenAIResponses | Ollama | Anthropic | Gemini, Field(discriminator="kind")
+    Torch | TorchEncoder | OpenAI | OpenAIResponses | Ollama | Anthropic | Gemini,
+    Field(discriminator="kind"),
 ]
 
 
@@ -69,7 +72,7 @@ def _with_kind(runner: object) -> object:
         return runner
     known = inferred(model)
     if known is None:
-        kinds = ", ".join(sorted({"torch", *PRESETS}))
+        kinds = ", ".join(sorted({*LOCAL_KINDS, *PRESETS}))
         raise wrong(f"nothing is known of the model {shown(model)}: add kind, one of {kinds}")
     kind, name = known
     return {**given, "kind": kind, "model": name}

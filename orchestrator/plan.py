@@ -27,6 +27,7 @@ from orchestrator.policies.retry import RetrySettings
 from orchestrator.reading.credentials import Fetched, Google, KeyWithLimits, OAuth2
 from orchestrator.reading.presets import PRESETS
 from orchestrator.reading.routes import Hedge
+from orchestrator.reading.sections import LocalModel
 from orchestrator.request import Work
 from orchestrator.routing.hedging import HedgeSettings
 from orchestrator.routing.route import RoutePolicy
@@ -36,6 +37,13 @@ from orchestrator.runners.lease import KeyAccess, StepLimits
 from orchestrator.runners.remote.credentials import Credential, KeySource, file_source, text_in
 from orchestrator.runners.remote.header_file import HeaderFile
 from orchestrator.runners.remote.proxy import Proxy, proxy_for
+from orchestrator.runners.torch.settings import EncoderSettings, Task, TorchSettings
+
+ENCODER_TASKS: Mapping[str, Task] = {
+    "torch-embedding": "embedding",
+    "torch-rerank": "rerank",
+    "torch-classify": "classify",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -270,20 +278,18 @@ def _factory(
     match runner:
         case sections.Torch():
             from orchestrator.runners.torch.runner import factory as torch_factory  # noqa: PLC0415
-            from orchestrator.runners.torch.settings import TorchSettings  # noqa: PLC0415
 
-            return torch_factory(
-                TorchSettings(
-                    model=runner.model,
-                    dtype=runner.dtype,
-                    device=runner.device,
-                    threads=runner.threads,
-                    memory=runner.memory,
-                    niceness=runner.niceness,
-                    trust_remote_code=runner.trust_remote_code,
-                    revision=runner.revision,
-                ),
-                on_progress=lambda doing: on_progress(name, doing),
+            return torch_factory(_local(runner, None), on_progress=partial(on_progress, name))
+        case sections.TorchEncoder():
+            from orchestrator.runners.torch.encoders.room import Room  # noqa: PLC0415
+            from orchestrator.runners.torch.encoders.runner import (  # noqa: PLC0415
+                factory as encoder_factory,
+            )
+
+            return encoder_factory(
+                _encoder(runner),
+                on_progress=partial(on_progress, name),
+                room=Room(items=runner.max_items, tokens=runner.max_tokens),
             )
         case sections.OpenAI():
             from orchestrator.runners.remote import openai  # noqa: PLC0415
@@ -339,6 +345,35 @@ def _factory(
             )
         case _:
             assert_never(runner)
+
+
+def _encoder(runner: sections.TorchEncoder) -> TorchSettings:
+    return _local(
+        runner,
+        EncoderSettings(
+            task=ENCODER_TASKS[runner.kind],
+            pooling=runner.pooling,
+            normalize=runner.normalize,
+            max_length=runner.max_length,
+            truncate=runner.truncate,
+            batch_tokens=runner.batch_tokens,
+            cache=runner.cache or 0,
+        ),
+    )
+
+
+def _local(runner: LocalModel, encoder: EncoderSettings | None) -> TorchSettings:
+    return TorchSettings(
+        model=runner.model,
+        dtype=runner.dtype,
+        device=runner.device,
+        threads=runner.threads,
+        memory=runner.memory,
+        niceness=runner.niceness,
+        trust_remote_code=runner.trust_remote_code,
+        revision=runner.revision,
+        encoder=encoder,
+    )
 
 
 class _Common(TypedDict):

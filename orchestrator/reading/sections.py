@@ -104,11 +104,9 @@ class Chaos(Section):
     chaos-state in the working directory."""
 
 
-class Torch(Section):
-    """A model on this machine, run by torch in a process of its own."""
+class LocalModel(Section):
+    """What all models on this machine have in common, each in a process of its own."""
 
-    kind: Literal["torch"]
-    """torch: a model on this machine."""
     model: Annotated[str, model_place()]
     """package:NAME/FILE, a .gguf file, a folder (./, ../ and ~/ are understood) or a hub id."""
     dtype: Literal["auto", "float32", "bfloat16"] = "float32"
@@ -127,6 +125,46 @@ class Torch(Section):
     """Branch, tag or commit of a hub model; null takes its newest."""
     trust_remote_code: bool = False
     """Whether Python code that comes with the model may run on this machine."""
+
+
+class Torch(LocalModel):
+    """A model on this machine that chats, run by torch in a process of its own."""
+
+    kind: Literal["torch"]
+    """torch: a model on this machine."""
+
+
+class TorchEncoder(LocalModel):
+    """A model on this machine that reads texts: it makes vectors, ranks or classifies."""
+
+    kind: Literal["torch-embedding", "torch-rerank", "torch-classify"]
+    """What the model is for: vectors of texts, documents by a query, or classes of texts."""
+    pooling: Literal["mean", "cls", "last", "max"] | None = None
+    """How the vectors of a text's tokens become one; null is as the model's own files say."""
+    normalize: bool | None = None
+    """Whether vectors get the length 1; null is as the model's own files say."""
+    max_length: Annotated[int, whole(2, 1_000_000)] | None = None
+    """Tokens of a text that are read; null is as the model's own files say."""
+    truncate: bool = True
+    """Whether a longer text is cut, or else answered with 400."""
+    batch_tokens: Annotated[int, whole(1, 1_000_000)] = 2048
+    """Tokens that go through the model at once, texts of any length together."""
+    max_items: Annotated[int, whole(1, 10_000_000)] = 8192
+    """Texts of all requests that its process may hold; one request with more is answered with 413,
+    one for which there is no room now with 429."""
+    max_tokens: Annotated[int, whole(1, 1_000_000_000)] = 1_000_000
+    """The same of tokens, by an estimate of 4 bytes each."""
+    cache: Annotated[int, size(2**20, 2**40)] | None = None
+    """Memory for results of texts, which then aren't computed anew when they come again; null keeps
+    none."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.kind != "torch-embedding":
+            for key in ("pooling", "normalize"):
+                if cast("object", getattr(self, key)) is not None:
+                    raise wrong(f"{key} is for torch-embedding, not for {self.kind}")
+        return self
 
 
 class Queue(Section):

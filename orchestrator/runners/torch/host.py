@@ -25,6 +25,7 @@ from orchestrator.runners.torch.wire import (
     Cancel,
     Command,
     Count,
+    Encode,
     FrameDecoder,
     Load,
     LoadFailed,
@@ -174,10 +175,27 @@ def serve(link: Link) -> None:
                     return
                 case Load():
                     raise SystemExit("a host loads one model")
+                case Encode():
+                    raise SystemExit("this host's model writes texts")
         early.clear()
         events.extend(engine.step())
         if events:
             link.send(Step(events))
+
+
+def entered() -> int:
+    """Sets this process up as a host; returns the descriptor of its socket.
+
+    Raises:
+        PartedError: The parent had ended before.
+    """
+    faulthandler.enable()
+    # ^C in a terminal is for the gateway, which ends its hosts in its own order
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    descriptor, parent, life = map(int, sys.argv[1:4])
+    guard_against_orphanage(parent)
+    lifeline.hold(life)
+    return descriptor
 
 
 def main(link: Callable[[int], Link] = Link) -> None:
@@ -186,13 +204,7 @@ def main(link: Callable[[int], Link] = Link) -> None:
     Args:
         link: Makes the link from the socket's descriptor.
     """
-    faulthandler.enable()
-    # ^C in a terminal is for the gateway, which ends its hosts in its own order
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    descriptor, parent, life = map(int, sys.argv[1:4])
-    guard_against_orphanage(parent)
-    lifeline.hold(life)
-    serve(link(descriptor))
+    serve(link(entered()))
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def load(settings: TorchSettings, tell: Tell, *, warn: Tell | None = None) -> Lo
     """
     disable_progress_bar()  # stages are told; a bar would leave a thread behind and fill the log
     source = locate(settings.model)
-    device = _device(settings.device)
+    device = device_of(settings.device)
     match source:
         case GgufFile(path):
             tokenizer, model = _from_gguf(path, settings, tell, warn or tell)
@@ -72,7 +72,12 @@ def load(settings: TorchSettings, tell: Tell, *, warn: Tell | None = None) -> Lo
     return _finished(settings, tokenizer, model, device, tell)
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """Returns the device of that name, which `auto` finds.
+
+    Raises:
+        LoadError: It can't be used.
+    """
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda", 0)

@@ -43,7 +43,7 @@ def locate(model: str) -> Source:
         ConfigError: The package, file or directory isn't there, or the name is none of these.
     """
     if model.startswith(PACKAGE_PREFIX):
-        return GgufFile(_in_package(model))
+        return _in_package(model)
     path = Path(model).expanduser()
     if model.endswith(".gguf"):
         if not path.is_file():
@@ -62,17 +62,13 @@ def locate(model: str) -> Source:
     return HubModel(model)
 
 
-def _in_package(model: str) -> Path:
-    package, _, file = model.removeprefix(PACKAGE_PREFIX).partition("/")
-    inside = PurePosixPath(file)
-    if (
-        not package.isidentifier()
-        or not file.endswith(".gguf")
-        or inside.is_absolute()
-        or ".." in inside.parts
-    ):
+def _in_package(model: str) -> Source:
+    package, _, place = model.removeprefix(PACKAGE_PREFIX).partition("/")
+    inside = PurePosixPath(place)
+    if not package.isidentifier() or not place or inside.is_absolute() or ".." in inside.parts:
         raise ConfigError(
-            f"model {model!r} must have the form 'package:<name>/<file.gguf>', inside the package",
+            f"model {model!r} must have the form 'package:<name>/<file.gguf>' or "
+            "'package:<name>/<folder>', inside the package",
             param="model",
         )
     # found without importing it: the package's own dependencies needn't be installed
@@ -83,10 +79,13 @@ def _in_package(model: str) -> Path:
             f"model {model!r}: the package {package!r} isn't installed", param="model"
         )
     for folder in folders:
-        path = Path(folder) / file
-        if path.is_file():
-            return path.resolve()
-    raise ConfigError(f"model {model!r}: {package!r} has no file {file!r}", param="model")
+        path = Path(folder) / place
+        if path.is_file() and place.endswith(".gguf"):
+            return GgufFile(path.resolve())
+        if path.is_dir():
+            return _directory(model, path.resolve())
+    what = "file" if place.endswith(".gguf") else "folder"
+    raise ConfigError(f"model {model!r}: {package!r} has no {what} {place!r}", param="model")
 
 
 def _directory(model: str, path: Path) -> Source:

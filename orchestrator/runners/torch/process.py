@@ -34,6 +34,8 @@ from orchestrator.runners.torch.wire import (
     Command,
     Completed,
     Count,
+    Encode,
+    Encoded,
     FrameDecoder,
     Load,
     LoadFailed,
@@ -199,7 +201,7 @@ class HostProcess:
         """Waits until nothing is left of a host that died, its memory included: 5 s at the most."""
         await asyncio.shield(self._reaped)
 
-    def open(self, make: Callable[[int], Admit | Count]) -> HostStream:
+    def open(self, make: Callable[[int], Admit | Count | Encode]) -> HostStream:
         """Sends a command that begins a stream.
 
         Args:
@@ -334,7 +336,7 @@ class HostProcess:
 
     def _note_first_step(self, events: list[StreamEvent]) -> None:
         # an answer to a count needs no step, and a refusal none of the model's
-        if any(isinstance(event, Prefilled | Produced | Completed) for event in events):
+        if any(isinstance(event, Prefilled | Produced | Encoded | Completed) for event in events):
             self.stepped = True
             for stream in self._streams.values():
                 stream.wake()

@@ -33,6 +33,7 @@ from orchestrator.runners.torch.wire import (
     Completed,
     Count,
     Counted,
+    Encoded,
     Prefilled,
     Produced,
     Ready,
@@ -206,7 +207,7 @@ class TorchRunner:
                                 return
                             case Refused():
                                 _refuse(event)
-                            case Prefilled() | Counted():
+                            case Prefilled() | Counted() | Encoded():
                                 pass
         finally:
             lease.disarm()

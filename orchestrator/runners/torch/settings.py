@@ -4,6 +4,27 @@ from dataclasses import dataclass
 from typing import Literal
 
 Dtype = Literal["auto", "float32", "bfloat16"]
+Task = Literal["embedding", "rerank", "classify"]
+Pooling = Literal["mean", "cls", "last", "max"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderSettings:
+    """What a model is for that reads texts and writes none."""
+
+    task: Task
+    pooling: Pooling | None = None
+    """How the vectors of a text's tokens become one; None is as the model's own files say."""
+    normalize: bool | None = None
+    """Whether vectors get the length 1; None is as the model's own files say."""
+    max_length: int | None = None
+    """Tokens of a text that are read; None is as the model's own files say."""
+    truncate: bool = True
+    """Whether a longer text is cut, or else refused."""
+    batch_tokens: int = 2048
+    """Tokens that go through the model at once, texts of any length together."""
+    cache: int = 0
+    """Bytes of results that are kept for texts that come again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +53,8 @@ class TorchSettings:
     """Seconds that one stage of loading (one progress message to the next) may take."""
     load_silence: float = 30.0
     """Seconds that a loading host may neither compute nor read; then it is stopped or wedged."""
+    encoder: EncoderSettings | None = None
+    """What it is for, unless it is to chat."""
 
 
 def memory_limit(settings: TorchSettings) -> str:

@@ -51,11 +51,26 @@ class Count(msgspec.Struct, frozen=True, tag="count", array_like=True):
     max_tokens: int | None
 
 
+class Encode(msgspec.Struct, frozen=True, tag="encode", array_like=True):
+    """Read these texts: any number of `Encoded`, then `Completed`, or `Refused` at any time."""
+
+    stream: int
+    texts: list[str]
+    query: str | None = None
+    """Read beside each text, if they are to be ranked."""
+    dimensions: int | None = None
+    """Numbers that a vector is cut to; None is all of them."""
+    base64: bool = False
+    """Whether a vector is told as little-endian float32 in base64."""
+    raw: bool = False
+    """Whether a score is told as the model gave it, and no probability."""
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown", array_like=True):
     """End the process after the running step."""
 
 
-Command = Load | Admit | Cancel | Count | Shutdown
+Command = Load | Admit | Cancel | Count | Encode | Shutdown
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
@@ -88,6 +103,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     parameters: int
     memory_bytes: int
     """Of the weights and buffers."""
+    dimensions: int = 0
+    """Numbers in a vector of a model that makes some."""
 
 
 class Prefilled(msgspec.Struct, frozen=True, tag="prefilled", array_like=True):
@@ -124,6 +141,16 @@ class Counted(msgspec.Struct, frozen=True, tag="counted", array_like=True):
     prompt_tokens: int
 
 
+class Encoded(msgspec.Struct, frozen=True, tag="encoded", array_like=True):
+    """Some of a request's texts have been read."""
+
+    stream: int
+    places: list[int]
+    """Which ones, from 0."""
+    results: list[bytes]
+    """JSON for each of them."""
+
+
 RefusalKind = Literal["context", "invalid", "failed"]
 
 
@@ -137,7 +164,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused", array_like=True):
     param: str | None = None
 
 
-StreamEvent = Prefilled | Produced | Completed | Counted | Refused
+StreamEvent = Prefilled | Produced | Completed | Counted | Encoded | Refused
 
 
 class Step(msgspec.Struct, frozen=True, tag="step", array_like=True):
