@@ -28,8 +28,25 @@ from orchestrator.runners.torch.encoders.loading import load
 from orchestrator.runners.torch.encoders.model import Encoder
 from orchestrator.runners.torch.settings import Dtype, EncoderSettings, Task, TorchSettings
 
-WORDS = ["a", "few", "plain", "words", "of", "some", "texts", "that", "are", "read", "and"]
-WORDS += ["nothing", "more", "than", "this"]
+WORDS = tuple(
+    [
+        "a",
+        "few",
+        "plain",
+        "words",
+        "of",
+        "some",
+        "texts",
+        "that",
+        "are",
+        "read",
+        "and",
+        "nothing",
+        "more",
+        "than",
+        "this",
+    ]
+)
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 SIZES: dict[str, Any] = {
     "vocab_size": len(WORDS) + len(SPECIAL),
