@@ -28,25 +28,8 @@ from orchestrator.runners.torch.encoders.loading import load
 from orchestrator.runners.torch.encoders.model import Encoder
 from orchestrator.runners.torch.settings import Dtype, EncoderSettings, Task, TorchSettings
 
-WORDS = tuple(
-    [
-        "a",
-        "few",
-        "plain",
-        "words",
-        "of",
-        "some",
-        "texts",
-        "that",
-        "are",
-        "read",
-        "and",
-        "nothing",
-        "more",
-        "than",
-        "this",
-    ]
-)
+FIRST_WORDS = ["a", "few", "plain", "words", "of", "some", "texts", "that", "are", "read", "and"]
+WORDS = [*FIRST_WORDS, "nothing", "more", "than", "this"]
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 SIZES: dict[str, Any] = {
     "vocab_size": len(WORDS) + len(SPECIAL),
