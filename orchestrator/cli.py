@@ -1,4 +1,4 @@
-"""The command line: `orchestrator serve | check | submit | usage | keys | chaos`.
+"""The command line: `orchestrator serve | check | submit | chat | usage | keys | models | chaos`.
 
 A user's mistake is a line a fault on standard error, never a traceback. Exit codes: 0 done,
 1 failed, 2 the configuration or the command line is wrong, 130 interrupted.
@@ -37,6 +37,7 @@ from orchestrator.gateway.serve import serve as run_gateway
 from orchestrator.gateway.usage import print_usage
 from orchestrator.plan import DeploymentPlan, plan_deployments
 from orchestrator.reading.sections import LocalModel
+from orchestrator.request import Message
 from orchestrator.runners.torch.locate import locate
 from orchestrator.sdk import Orchestrator
 from orchestrator.stream import TokenStream
@@ -275,6 +276,54 @@ def submit(
 
 
 @app.command()
+def chat(
+    route: Annotated[str | None, typer.Argument(help="A route's name; else the first.")] = None,
+    *,
+    config: ConfigOption = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer, in tokens.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 to 2; 0 is greedy.")] = None,
+) -> None:
+    """Talks with a model, line by line, until the input ends.
+
+    What was said before is asked again with each line, so that the model knows of it. A failure is
+    told and forgotten with its line.
+
+    [bold]Examples[/bold]
+
+      orchestrator chat
+
+      orchestrator chat smollm2 --config mine.yaml --temperature 0
+    """
+    _log_to_stderr(LogLevel.ERROR)
+    with _mistakes_told(), Orchestrator(_read(config)) as orchestrator:
+        said: list[Message] = []
+        while line := _next_line():
+            said.append(Message("user", line))
+            stream = orchestrator.submit(
+                said, route, max_tokens=max_tokens, temperature=temperature
+            )
+            try:
+                for chunk in stream:
+                    print(chunk.text, end="", flush=True)
+            except OrchestratorError as error:
+                _complain(f"{error.code}: {' '.join(error.message.split())}")
+                said.pop()
+            else:
+                said.append(Message("assistant", stream.result().text))
+            print()
+
+
+def _next_line() -> str:
+    """Returns the next line that isn't blank, or nothing when there are no more."""
+    if sys.stdin.isatty():
+        print("> ", end="", file=sys.stderr, flush=True)
+    for line in sys.stdin:
+        if line.strip():
+            return line.strip()
+    return ""
+
+
+@app.command()
 def usage(
     config: ConfigPath = None,
     *,
@@ -390,6 +439,59 @@ def revoke_api_key(
     with _mistakes_told():
         record = revoke_key(file_of_keys(_read(config)), key, now=_unix_time())
         print(f"revoked {shown(record.id)} of {record.caller}")
+
+
+models_app = typer.Typer(no_args_is_help=True, help="Fetches, lists and removes models of the hub.")
+app.add_typer(models_app, name="models")
+
+
+@models_app.command("pull")
+def pull_model(
+    model: Annotated[str, typer.Argument(help="Its id on the hub, like owner/name.")],
+    *,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.")] = None,
+) -> None:
+    """Fetches a model into the hub's cache, so that a deployment finds it there.
+
+    [bold]Examples[/bold]
+
+      orchestrator models pull sentence-transformers/all-MiniLM-L6-v2
+    """
+    with _mistakes_told():
+        from orchestrator.runners.torch import hub  # noqa: PLC0415 - a second to load, for these alone
+
+        print(hub.pull(model, revision))
+
+
+@models_app.command("list")
+def list_models(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Lists the models in the hub's cache with what they take of the disk."""
+    from orchestrator.runners.torch import hub  # noqa: PLC0415 - a second to load, for these alone
+
+    models = hub.held()
+    if as_json:
+        rows = [asdict(model) | {"path": str(model.path)} for model in models]
+        print(msgspec.json.encode(rows).decode())
+        return
+    table = folding_table("model", "MiB", "revisions", "where")
+    for model in models:
+        size = f"{model.size_bytes / 2**20:.1f}"
+        table.add_row(model.name, size, str(model.revisions), str(model.path))
+    plain_console().print(table)
+
+
+@models_app.command("rm")
+def remove_model(
+    model: Annotated[str, typer.Argument(help="Its id on the hub, as it is listed.")],
+) -> None:
+    """Removes a model with all its revisions from the hub's cache."""
+    with _mistakes_told():
+        from orchestrator.runners.torch import hub  # noqa: PLC0415 - a second to load, for these alone
+
+        print(f"removed {model}: {hub.remove(model) / 2**20:.1f} MiB")
 
 
 def _unix_time() -> float:

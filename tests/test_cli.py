@@ -233,6 +233,28 @@ def test_submit_prints_the_answer_and_nothing_else(tmp_path: Path) -> None:
     assert (process.returncode, out, err) == (0, "Hello\n", "")
 
 
+def test_chat_answers_a_line_and_ends_with_the_input(tmp_path: Path) -> None:
+    provider = Provider(silent=False)
+    path = tmp_path / "c.yaml"
+    path.write_text(provider.config, encoding="utf-8")
+    with subprocess.Popen(
+        [sys.executable, "-m", "orchestrator", "chat", "-c", str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write("hi\n")
+        process.stdin.flush()
+
+        provider.answer()
+        out, err = process.communicate(timeout=30)
+
+    assert (process.returncode, out, err) == (0, "Hello\n", "")
+
+
 def test_submit_with_json_tells_usage_and_attempts(tmp_path: Path) -> None:
     provider = Provider(silent=False)
     path = tmp_path / "c.yaml"
