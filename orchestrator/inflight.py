@@ -233,7 +233,8 @@ class Inflight:
             raise
         if shed is not None:
             self._pass(Point.REQUEST_SHED, shed.ticket.request, by=request)
-        self._pass(Point.SUBMIT_REGISTERED, request)
+        if self.points is not None:
+            self._pass(Point.SUBMIT_REGISTERED, request)
         # a request that was canceled before it came here leaves at once
         request.channel.watch(lambda: self._ended(ticket))
         self.on_accepted()
@@ -245,7 +246,8 @@ class Inflight:
     ) -> tuple[Ticket, Shed | None]:
         if not isinstance(self._state, Serving):
             raise self.refusal(now)
-        self._pass(Point.SUBMIT_CHECKED, request)
+        if self.points is not None:
+            self._pass(Point.SUBMIT_CHECKED, request)
         ticket = Ticket(
             request, self._sequence, give_up, queued_at=now, arrived_at=now, patient=patient
         )
@@ -266,7 +268,8 @@ class Inflight:
         del self._tickets[ticket]
         if ticket.queued:
             self.dequeue(ticket)
-        self._pass(Point.REQUEST_LEFT, ticket.request)
+        if self.points is not None:
+            self._pass(Point.REQUEST_LEFT, ticket.request)
         if not self._tickets:
             idle, self._idle = self._idle, []
             for callback in idle:

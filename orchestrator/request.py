@@ -178,14 +178,20 @@ class SamplingParams:
         Raises:
             InvalidRequestError: A value is out of range, not finite or of another type.
         """
-        _check_number("temperature", self.temperature, 0.0, 2.0)
-        _check_number("top_p", self.top_p, 0.0, 1.0)
-        if self.top_p == 0:
-            raise InvalidRequestError("top_p must be above 0", param="top_p")
-        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        _check_integer("seed", self.seed, 0, MAX_SEED)
+        if self.temperature is not None:
+            _check_number("temperature", self.temperature, 0.0, 2.0)
+        if self.top_p is not None:
+            _check_number("top_p", self.top_p, 0.0, 1.0)
+            if self.top_p == 0:
+                raise InvalidRequestError("top_p must be above 0", param="top_p")
+        if self.presence_penalty is not None:
+            _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        if self.frequency_penalty is not None:
+            _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        if self.max_tokens is not None:
+            _check_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        if self.seed is not None:
+            _check_integer("seed", self.seed, 0, MAX_SEED)
         _check_integer("n", self.n, 1, MAX_ANSWERS)
         if len(self.stop) > MAX_STOPS:
             raise InvalidRequestError(f"stop takes at most {MAX_STOPS} texts", param="stop")
@@ -208,8 +214,6 @@ def _check_name(name: str, value: object) -> None:
 
 
 def _check_number(name: str, value: object, low: float, high: float) -> None:
-    if value is None:
-        return
     # bool is an int to Python, never to the caller of an API
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequestError(f"{name} must be a number", param=name)
@@ -218,8 +222,6 @@ def _check_number(name: str, value: object, low: float, high: float) -> None:
 
 
 def _check_integer(name: str, value: object, low: int, high: int) -> None:
-    if value is None:
-        return
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidRequestError(f"{name} must be a whole number", param=name)
     if not low <= value <= high:
@@ -313,9 +315,10 @@ class PriorityRequest:
         Raises:
             InvalidRequestError: There is no message, or the timeout is no positive number.
         """
-        _check_number("deadline", self.timeout, 0.0, MAX_TIMEOUT)
-        if self.timeout == 0:
-            raise InvalidRequestError("the deadline must be above 0 seconds", param="deadline")
+        if self.timeout is not None:
+            _check_number("deadline", self.timeout, 0.0, MAX_TIMEOUT)
+            if self.timeout == 0:
+                raise InvalidRequestError("the deadline must be above 0 seconds", param="deadline")
         _check_name("model", self.model)
         _check_name("request_id", self.request_id)
         if self.caller != "":

@@ -183,7 +183,8 @@ class Engine(LoopActor):
         ticket.worker = worker
         slot.epoch, slot.ticket, slot.permit = epoch, ticket, permit  # rule 1: first the record,
         ticket.request.channel.begin(epoch)
-        self._pass(Point.DISPATCH_RECORDED, ticket)
+        if self._gates.points is not None:
+            self._pass(Point.DISPATCH_RECORDED, ticket)
         order = Assign(
             ticket.request,
             epoch,
@@ -194,7 +195,8 @@ class Engine(LoopActor):
         )
         self._meters.dispatched(order.queued_for)
         tell(slot.ref, order)  # then the word; if the worker is dead, its death is on the way
-        self._pass(Point.DISPATCH_TOLD, ticket)
+        if self._gates.points is not None:
+            self._pass(Point.DISPATCH_TOLD, ticket)
 
     def _free(self, worker: str, epoch: int, outcome: Outcome) -> None:
         slot = self._slots.get(worker)
@@ -245,7 +247,8 @@ class Engine(LoopActor):
                 _remember(ticket, error)
                 ticket.queued_at = asyncio.get_running_loop().time()
                 self._queue.push_back(ticket, not_before=not_before)
-                self._pass(Point.RETRY_QUEUED, ticket, not_before)
+                if self._gates.points is not None:
+                    self._pass(Point.RETRY_QUEUED, ticket, not_before)
             case GaveUp(error) | Interrupted(error):
                 self._give_up(ticket, error)
             case _:

@@ -158,7 +158,8 @@ class RemoteWorker(LoopActor):
         request.attempts.append(record)
         if request.resume is not None:
             metrics.SEAMS.labels(record.deployment, request.seam.value).inc()
-        pass_by(self._settings.gates, Point.ATTEMPT_BEGUN, request, record)
+        if self._settings.gates.points is not None:
+            pass_by(self._settings.gates, Point.ATTEMPT_BEGUN, request, record)
         self._epoch = assign.epoch
         work = attempt(
             request, assign.epoch, assign.permit, self._settings.gates, self._runner, record
@@ -198,7 +199,8 @@ class RemoteWorker(LoopActor):
             tell(self.actor_ref, RunnerLost(_as_crash(result)))
             return
         _note(record, outcome, result, assign.request.resume)
-        pass_by(self._settings.gates, Point.WORKER_IDLE, assign.request, record)
+        if self._settings.gates.points is not None:
+            pass_by(self._settings.gates, Point.WORKER_IDLE, assign.request, record)
         self._on_ended(AttemptEnded(self._settings.worker, assign.epoch, outcome))
 
 

@@ -164,6 +164,35 @@ def test_no_minute_of_ten_sees_more_tokens_than_the_limit_and_nearly_all_are_use
     assert books == pytest.approx(1.0, abs=0.1)
 
 
+def test_once_settled_the_books_are_within_two_percent_of_what_was_really_used() -> None:
+    async def main() -> tuple[float, float]:
+        chance, used = random.Random(6), 0
+
+        def script(request: PriorityRequest, call: int) -> list[Line]:
+            nonlocal used
+            if call % 7 == 3:  # refused: of these the provider counts the prompt alone
+                used += request.estimated_prompt_tokens
+                return [UpstreamServerError("500")]
+            tokens = chance.randint(1, request.estimated_answer_tokens)
+            used += tokens + 1
+            usage = Usage(prompt_tokens=1, completion_tokens=tokens)
+            return ["a", chance.uniform(0.0, 1.0), Finished(FinishReason.STOP, usage)]
+
+        limits = RateLimits(tokens_per_minute=60_000)
+        async with running(
+            {"m": Stage(script)}, slots=16, limits=limits, breaker=NEVER_OPEN, queue_capacity=500
+        ) as system:
+            await ask_all(system, [make_request(max_tokens=1000) for _ in range(90)])
+            ((_, window),) = system.deployments["m"].gates.limiter.keys[0]._windows
+            assert window.has_room(0.0, asyncio.get_running_loop().time())
+            return window.used, float(used)
+
+    booked, used = run(0, main)
+
+    assert booked == pytest.approx(used, rel=0.02)
+    assert used > 30_000
+
+
 def test_fifty_at_once_send_no_more_than_the_provider_said_is_left() -> None:
     async def main() -> int:
         recording = Recording()

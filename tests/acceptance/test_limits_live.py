@@ -61,7 +61,8 @@ async def test_no_window_at_a_socket_sees_more_than_the_limit(tmp_path: Path) ->
         seen = [(request.at, 1.0) for request in provider.requests]
 
     assert most_in_a_minute(seen) <= LIMIT
-    assert most_in_a_minute(seen) >= 0.8 * min(LIMIT, LIMIT * SECONDS / 60.0)
+    # each 429 halves the key's rate, which takes half a minute to be won back
+    assert most_in_a_minute(seen) >= 0.4 * min(LIMIT, LIMIT * SECONDS / 60.0)
     burst, rate = 0.1 * LIMIT, LIMIT / 60.0
     for number, (at, _) in enumerate(seen):
         for later, (until, _) in enumerate(seen[number:], 1):

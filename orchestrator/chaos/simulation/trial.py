@@ -316,6 +316,9 @@ class _Trial:
     async def _probe(self, deployment: RunningDeployment) -> None:
         """All slots at once must serve: what is lost to a leak is seen from outside."""
         name = deployment.plan.name
+        if self._providers[name].shape.tokens_per_minute is not None:
+            # what the load used counts for a minute, and a small queue holds no more who wait
+            await asyncio.sleep(SPAN_SECONDS * A_LITTLE_MORE)
         for number in range(WARM_UPS):  # a breaker may be open still, and lets one in at a time
             if await self._ask(self._prober(name, f"warm-{name}-{number}", tokens=1)):
                 break

@@ -109,6 +109,8 @@ class RateLimiter:
     @property
     def paused_until(self) -> float:
         """Loop time, seconds, until which nothing starts with any key."""
+        if len(self.keys) == 1:
+            return self.keys[0].rests_until
         return min(key.rests_until for key in self.keys)
 
     def paused_for(self, now: float) -> float:

@@ -63,7 +63,7 @@ class Incoming(httpx.AsyncByteStream):
                 raise StopAsyncIteration
             await self._more()
         data = parser.take()
-        if self._connection is not None:
+        if self._connection is not None and self._connection.paused:
             self._connection.read_on()
         return data
 
@@ -110,10 +110,10 @@ class Connection(asyncio.Protocol):
         "_exchange",
         "_on_free",
         "_on_lost",
-        "_paused",
         "_transport",
         "free_since",
         "lost",
+        "paused",
         "usable",
     )
 
@@ -124,7 +124,8 @@ class Connection(asyncio.Protocol):
         self._on_lost = on_lost
         self._exchange: Incoming | None = None
         self._transport: asyncio.Transport | None = None
-        self._paused = False
+        self.paused = False
+        """Whether the provider isn't read from until the reader has caught up."""
         self.free_since = 0.0
         """Loop time, seconds; written by the pool."""
         self.usable = False
@@ -161,8 +162,8 @@ class Connection(asyncio.Protocol):
 
     def read_on(self) -> None:
         """The reader has caught up."""
-        if self._paused and self._transport is not None:
-            self._paused = False
+        if self._transport is not None:
+            self.paused = False
             self._transport.resume_reading()
 
     @override
@@ -180,8 +181,8 @@ class Connection(asyncio.Protocol):
         if parser.complete:
             self._finish(None)
             return
-        if parser.size > MAX_UNREAD_BYTES and not self._paused and self._transport is not None:
-            self._paused = True
+        if parser.size > MAX_UNREAD_BYTES and not self.paused and self._transport is not None:
+            self.paused = True
             self._transport.pause_reading()
         exchange.wake()
 
@@ -208,7 +209,8 @@ class Connection(asyncio.Protocol):
         # a server that answers before it has read the request may never read the rest of it
         sent = not self._transport.get_write_buffer_size()
         if fault is None and exchange.parser.reusable and sent and self.usable:
-            self.read_on()
+            if self.paused:
+                self.read_on()
             self._on_free(self)
         else:
             self.abort()

@@ -122,12 +122,12 @@ class ResponseParser:
             raise httpx.RemoteProtocolError(f"more than {most} bytes without a body's")
 
     def _feed(self, data: bytes) -> None:
-        fresh, size, head_done = len(data), self.size, self.head_done
+        size, head_done, whole = self.size, self.head_done, data
         if self._line:
-            data = b"".join((*self._line, data))
+            whole = b"".join((*self._line, data))
             self._line.clear()
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(whole)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if self.complete:  # the fault is in what follows the response
                 self._surplus = True
@@ -136,7 +136,7 @@ class ResponseParser:
         if self.size > size or self.complete:
             self._fruitless_bytes = 0
             return
-        self._count_fruitless(fresh, MAX_TRAILER_BYTES if head_done else MAX_HEAD_BYTES)
+        self._count_fruitless(len(data), MAX_TRAILER_BYTES if head_done else MAX_HEAD_BYTES)
         if self.head_done is not head_done:
             self._fruitless_bytes = 0
 
