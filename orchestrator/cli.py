@@ -347,7 +347,7 @@ def usage(
     """
     with _mistakes_told():
         since_ms = 0 if since is None else int(since.replace(tzinfo=UTC).timestamp() * 1000)
-        print_usage(_read(config), by.value, since_ms=since_ms, as_json=as_json)
+        print_usage(_read(config, secrets=False), by.value, since_ms=since_ms, as_json=as_json)
 
 
 @app.command(
@@ -413,7 +413,7 @@ def create_api_key(
             expires_in_days=expires_in_days,
             admin=admin,
         )
-        path = file_of_keys(_read(config))
+        path = file_of_keys(_read(config, secrets=False))
         print_new_key(*create_key(path, wanted, now=_unix_time()), as_json=as_json)
 
 
@@ -425,7 +425,7 @@ def list_api_keys(
 ) -> None:
     """Lists the keys: their beginnings, whose they are and what they may."""
     with _mistakes_told():
-        records = read_records(file_of_keys(_read(config)))
+        records = read_records(file_of_keys(_read(config, secrets=False)))
         print_keys(records, _unix_time(), as_json=as_json)
 
 
@@ -437,7 +437,7 @@ def revoke_api_key(
 ) -> None:
     """Revokes a key; a running gateway refuses it within a second."""
     with _mistakes_told():
-        record = revoke_key(file_of_keys(_read(config)), key, now=_unix_time())
+        record = revoke_key(file_of_keys(_read(config, secrets=False)), key, now=_unix_time())
         print(f"revoked {shown(record.id)} of {record.caller}")
 
 
@@ -526,8 +526,8 @@ def _open_what_is_closed() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def _read(path: Path | None) -> Config:
-    config = load(path or embedded_default())
+def _read(path: Path | None, *, secrets: bool = True) -> Config:
+    config = load(path or embedded_default(), secrets=secrets)
     for warning in config.warnings:
         _complain(f"warning: {warning}")
     return config

@@ -202,12 +202,15 @@ def _secrets_of(
             pass  # a fetched key isn't known yet
 
 
-def load(path: str | Path, *, environ: Mapping[str, str] | None = None) -> Config:
+def load(
+    path: str | Path, *, environ: Mapping[str, str] | None = None, secrets: bool = True
+) -> Config:
     """Reads a YAML file.
 
     Args:
         path: The file; relative paths inside it start in its folder.
         environ: Where `{env: NAME}` looks; None is the process's own environment.
+        secrets: Whether secrets are read; who only looks at files needs none, and has none.
 
     Raises:
         ConfigError: It can't be used; the message has a line for each fault.
@@ -227,7 +230,7 @@ def load(path: str | Path, *, environ: Mapping[str, str] | None = None) -> Confi
         # not chained: the cause would quote the file, secrets included
         raise ConfigError(f"{path}:{line}: not UTF-8 text") from None
     folder = Path(path).absolute().parent
-    return parse(yaml, str(path), folder=folder, environ=environ)
+    return parse(yaml, str(path), folder=folder, environ=environ, secrets=secrets)
 
 
 def parse(
@@ -236,6 +239,7 @@ def parse(
     *,
     folder: Path | None = None,
     environ: Mapping[str, str] | None = None,
+    secrets: bool = True,
 ) -> Config:
     """Reads YAML text.
 
@@ -244,6 +248,7 @@ def parse(
         source: Its name in messages.
         folder: Where relative paths start; None is the working directory.
         environ: Where `{env: NAME}` looks; None is the process's own environment.
+        secrets: Whether secrets are read; who only looks at files needs none, and has none.
 
     Raises:
         ConfigError: It can't be used; the message has a line for each fault.
@@ -257,7 +262,9 @@ def parse(
         findings += _route_findings(document)
         findings += _budget_findings(document)
         findings += _reach_findings(document)
-        around = Surroundings(folder or Path.cwd(), os.environ if environ is None else environ)
+        around = Surroundings(
+            folder or Path.cwd(), os.environ if environ is None else environ, secrets
+        )
         try:
             config = Config.model_validate(document.data, context=around)
         except ValidationError as error:

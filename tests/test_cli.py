@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.ledger.store import Store
+
 pytestmark = pytest.mark.live
 
 ROOT = Path(__file__).parent.parent
@@ -336,6 +338,27 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Path):
     assert revoked[0] == 0
     assert "revoked" in table
     assert "2.50 USD/day" in table
+
+
+@pytest.mark.parametrize("command", [("keys", "list", "--config"), ("usage",)])
+def test_looking_at_files_needs_no_secret_of_the_gateway(tmp_path: Path, command: tuple[str, ...]):
+    path = tmp_path / "gateway.yaml"
+    key = "{env: NOT_SET_HERE}"
+    path.write_text(
+        "deployments:\n"
+        f"  one: {{runner: {{kind: openai, model: m, api_keys: [{key}, {{file: /not/there}}]}}}}\n"
+        "callers: {keys: ./keys.json}\n"
+        "ledger: {path: u.sqlite3}\n",
+        encoding="utf-8",
+    )
+    Store(tmp_path / "u.sqlite3").close()
+
+    code, _, error = run(*command, str(path))
+    refused, _, reason = run("check", str(path))
+
+    assert (code, error) == (0, "")
+    assert refused == 2
+    assert "environment variable NOT_SET_HERE isn't set" in reason
 
 
 def test_keys_need_a_file_that_the_configuration_names(good: str):

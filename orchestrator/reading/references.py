@@ -26,6 +26,8 @@ class Surroundings:
     folder: Path
     """Relative paths start here: the folder of the YAML file."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    secrets: bool = True
+    """Whether what `{env: NAME}` and `{file: PATH}` point to is read."""
 
 
 class Secret:
@@ -191,7 +193,11 @@ def _reference(key: str, description: str) -> JsonSchemaValue:
 def _read_secret(value: object, info: ValidationInfo) -> Secret:
     if isinstance(value, str):
         return Secret(_usable(value, "the text"))
+    around: object = info.context
+    unread = isinstance(around, Surroundings) and not around.secrets
     match list(section_of(value).items()):
+        case [("env" | "file", str(name))] if name and unread:
+            return Secret(name, "unread")  # its name, for two of them may not be the same
         case [("env", str(name))] if name:
             variable = f"environment variable {name}"
             return Secret(_usable(_from_environment(name, info), variable), f"env {name}")
