@@ -143,19 +143,21 @@ class Exchange:
         loop = asyncio.get_running_loop()
         if caller is not None:
             caller.admit(call.request, loop.time())
-        if repeats is None:
-            self._router.submit(call.request)
-        else:
-            await repeats.send(visit, call, body)
         line = scope.get("extensions", {}).get(LINE)
         watch: asyncio.Task[None] | None = None
         lingering: list[asyncio.TimerHandle] = []
-        if line is None:  # a server of another kind
-            watch = loop.create_task(_end_when_gone(receive, channel))
-        else:
-            line["watch"](lambda: _end(channel))
-            channel.watch(lambda: lingering.append(loop.call_later(self._linger, line["abort"])))
         try:
+            if repeats is None:
+                self._router.submit(call.request)
+            else:
+                await repeats.send(visit, call, body)
+            if line is None:  # a server of another kind
+                watch = loop.create_task(_end_when_gone(receive, channel))
+            else:
+                line["watch"](lambda: _end(channel))
+                channel.watch(
+                    lambda: lingering.append(loop.call_later(self._linger, line["abort"]))
+                )
             if call.stream is None:
                 await _whole(call, visit, send)
             else:

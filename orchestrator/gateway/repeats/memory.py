@@ -23,6 +23,15 @@ def unpacked(content: bytes) -> Answer:
     return _decoder.decode(content)
 
 
+def is_answer(content: bytes) -> bool:
+    """Whether `packed` of this very version has made the bytes."""
+    try:
+        unpacked(content)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
 class Memory:
     """Answers by key.
 

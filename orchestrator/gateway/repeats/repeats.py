@@ -26,7 +26,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Failed, Finished
 from orchestrator.gateway.api import Call
-from orchestrator.gateway.repeats.memory import Answer, Memory, packed, unpacked
+from orchestrator.gateway.repeats.memory import Answer, Memory, is_answer, packed, unpacked
 from orchestrator.gateway.repeats.production import ONLY_EPOCH, Production
 from orchestrator.gateway.repeats.store import AnswerStore
 from orchestrator.gateway.visit import Visit
@@ -159,7 +159,7 @@ class Repeats:
         place = _digest(call.request.caller, visit.path, _asked(body))
         content = cache.memory.get(place)
         if content is None and cache.store is not None and place not in self._made:
-            content = await cache.store.get(place)
+            content = await cache.store.get(place, is_answer)
             if content is not None:
                 cache.memory.put(place, content)
         if content is not None:

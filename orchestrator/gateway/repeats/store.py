@@ -44,13 +44,19 @@ class AnswerStore:
         """Bytes of all answers, as far as this process knows; None before the first one."""
         self._keeping: set[asyncio.Task[None]] = set()
 
-    async def get(self, key: bytes) -> bytes | None:
-        """Finds an answer that isn't too old."""
+    async def get(self, key: bytes, is_answer: Callable[[bytes], bool]) -> bytes | None:
+        """Finds an answer that isn't too old.
+
+        Args:
+            key: What it was kept under.
+            is_answer: Tells whether it can be read; another version may have written the file.
+        """
         try:
-            return await asyncio.to_thread(self._read, key)
+            content = await asyncio.to_thread(self._read, key)
         except sqlite3.Error as error:
             self._failed(error)
             return None
+        return content if content is not None and is_answer(content) else None
 
     def put_later(self, key: bytes, content: bytes) -> None:
         """Keeps an answer, in place of others if there is no room; nobody waits for it."""

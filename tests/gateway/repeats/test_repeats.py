@@ -1,6 +1,8 @@
 """Requests that come again, over HTTP: joined, replayed, refused; never shared."""
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -291,3 +293,20 @@ async def test_a_cache_in_a_file_is_there_after_a_restart(tmp_path: Path) -> Non
                 await store.settled()
 
     assert told == ["miss", "hit"]
+
+
+async def test_what_another_version_has_kept_is_asked_for_anew(tmp_path: Path) -> None:
+    path, told = tmp_path / "c.db", list[tuple[int, str]]()
+    async with asyncio.timeout(10):
+        for _ in range(3):
+            store = AnswerStore(path, most=MOST, ttl=60, clock=lambda: 0.0)
+            repeats = keeping(cached=True, store=store)
+            async with serving({"m": numbered()}, repeats=repeats) as served:
+                answer = await served.ask(seed=1)
+                await store.settled()
+            told.append((answer.status_code, answer.headers["x-orchestrator-cache"]))
+            if len(told) == 1:
+                with contextlib.closing(sqlite3.connect(path)) as file, file:
+                    file.execute("UPDATE answers SET content = x'93c0'")
+
+    assert told == [(200, "miss"), (200, "miss"), (200, "hit")]

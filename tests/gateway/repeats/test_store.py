@@ -20,7 +20,7 @@ def a_store(path: Path, clock: Clock | None = None, most: int = 100) -> AnswerSt
 
 
 async def kept(store: AnswerStore, *keys: bytes) -> list[bytes | None]:
-    return [await store.get(key) for key in keys]
+    return [await store.get(key, bool) for key in keys]
 
 
 async def test_an_answer_outlives_the_process_that_kept_it(tmp_path: Path) -> None:
@@ -56,5 +56,5 @@ async def test_a_file_that_can_not_be_used_is_an_empty_cache(
         store.put_later(b"1", b"a")
         await store.settled()
 
-        assert await store.get(b"1") is None
+        assert await store.get(b"1", bool) is None
     assert all("can't be used" in message for message in caplog.messages)
