@@ -33,7 +33,10 @@ class HeadHolder(asyncio.Transport):
 
     @override
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._head:
+        if self._transport.is_closing():
+            # answers to what a peer sent ahead before it left; uvloop would raise
+            self._head = b""
+        elif self._head:
             head, self._head = self._head, b""
             self._transport.write(head + bytes(data))
         elif data[:9] == STATUS_LINE:

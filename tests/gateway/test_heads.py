@@ -41,3 +41,15 @@ async def test_a_head_goes_out_before_its_connection_closes_and_not_after_it_bro
 
     assert (closed.writes, closed.closed) == ([HEAD], True)
     assert (broken.writes, broken.aborted) == ([], True)
+
+
+async def test_what_is_written_to_a_connection_that_is_gone_is_dropped():
+    wire = Wire()
+    holder = HeadHolder(wire)
+
+    wire.close()
+    holder.write(HEAD)
+    holder.write(b"body")
+    await asyncio.sleep(0)
+
+    assert wire.writes == []
