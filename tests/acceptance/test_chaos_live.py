@@ -21,7 +21,7 @@ system: {kind: local, slots: 4}
 load: {rate: 12/s, for: 2500ms, tokens: [10, 60]}
 steady: {success: ">= 0.9", for: 500ms}
 faults: [{at: 1s, worker: any, do: crash}]
-heal: 30s
+heal: 15s
 """
 # bugs that are told from each other by what finds them share one start of a gateway
 FOUND_BY = {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from orchestrator.chaos.live.guardian import Guardian
 from orchestrator.chaos.live.hand import Hand, hosts_of
+from orchestrator.chaos.live.reach import NOT_OURS
 from orchestrator.chaos.live.target import attached
 from orchestrator.chaos.scenario.catalogue import CATALOGUE
 from orchestrator.chaos.scenario.reading import parse_scenario
@@ -22,9 +23,9 @@ def fault_from(name: str, *, whom: str, lasts: str, settings: Sequence[str]) -> 
     Raises:
         ConfigError: There is no such fault, or a setting means nothing to it.
     """
+    known = [fault for kind, fault in CATALOGUE if kind in TARGETS and fault not in NOT_OURS]
     target = next((target for target in TARGETS if (target, name) in CATALOGUE), None)
-    if target is None:
-        known = [fault for kind, fault in CATALOGUE if kind in TARGETS]
+    if target is None or name not in known:
         raise ConfigError(f"no fault {name!r} of a worker or gateway; {', '.join(known)}")
     keys = [f"{target}: {whom}", f"do: {name}"]
     keys += [f"for: {lasts}"] if lasts else []

@@ -22,6 +22,7 @@ from orchestrator.chaos.live.guardian import Guardian
 from orchestrator.chaos.live.hand import STOPPED, Hand, hosts_of
 from orchestrator.chaos.live.injector import Injector
 from orchestrator.chaos.live.own import write_config
+from orchestrator.chaos.live.reach import must_be_within_reach
 from orchestrator.chaos.live.target import LOOPBACK, Target, attached, started
 from orchestrator.chaos.live.watch import Watch
 from orchestrator.chaos.processes import state_of
@@ -105,6 +106,8 @@ class _Run:
     async def all(self) -> None:
         """From preflight to check."""
         options = self._options
+        if options.attach:
+            must_be_within_reach(self._scenario)
         self._introduce()
         async with contextlib.AsyncExitStack() as stack:
             if options.attach:

@@ -1,0 +1,32 @@
+"""What can't be done to a gateway that somebody else has started is refused beforehand."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from orchestrator.chaos.live.attack import fault_from
+from orchestrator.chaos.live.run import Options, run_live
+from orchestrator.chaos.scenario.reading import find_scenario
+from orchestrator.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("scenario", "fault"),
+    [("cut-streams", r"faults\[0\]: provider cut"), ("drain-under-load", "gateway sigterm")],
+)
+def test_a_fault_that_could_never_land_there_is_refused(
+    tmp_path: Path, scenario: str, fault: str
+) -> None:
+    options = Options(
+        scenario=find_scenario(scenario), folder=tmp_path, attach="http://127.0.0.1:9"
+    )
+
+    with pytest.raises(ConfigError, match=fault):
+        asyncio.run(run_live(options))
+
+
+@pytest.mark.parametrize("name", ["sigterm", "cut", "nonsense"])
+def test_an_attack_that_is_not_possible_names_those_that_are(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"crash, segv, .*poison, kill_supervisor$"):
+        fault_from(name, whom="any", lasts="", settings=[])
