@@ -117,6 +117,9 @@ limits: $(MODEL)   ## a minute of real time at five times a limit; make limits S
 bench: $(READY)    ## ours beside what `make bench-peers` installed; make bench ARGS='--rounds 3'
 	@$(RUN) -m bench.run $(ARGS)
 
+isolation: $(READY)  ## what 10 MB bodies, 5,000 idle connections and a slow sender cost others
+	@$(RUN) -m bench.isolation $(ARGS)
+
 bench-peers:       ## LiteLLM, Portkey and nginx, each in an environment of its own
 	@bench/peers.sh
 

@@ -24,6 +24,8 @@ from orchestrator.policies.budget import Amount, Budget, Budgets, Hold, window_o
 from orchestrator.policies.pricing import NANO_PER_USD, Price
 from orchestrator.request import AttemptRecord, Priority, PriorityRequest
 
+CACHED = "cached"
+"""The outcome of a request that got another one's answer."""
 CALLERS_DOING = 499
 """Status of endings that the caller has caused: it left, or didn't read."""
 LEDGER_RETRY_AFTER = 1.0
@@ -142,6 +144,17 @@ class Accounts:
         throttled |= self._budgets.admit("route", request.model, hold)
         if throttled:
             request.priority = Priority.BACKGROUND
+
+    def open_repeat(self, request: PriorityRequest) -> None:
+        """Has the ending entered of a request that gets another one's answer: it costs nothing."""
+        if self._ledger is not None:
+            request.channel.watch(partial(self._close_repeat, self._ledger, request))
+
+    def _close_repeat(self, ledger: Ledger, request: PriorityRequest) -> None:
+        nothing = _Bill(None, Usage(prompt_tokens=0, completion_tokens=0))
+        row = self._row(request, None, nothing, ())
+        finished = isinstance(request.channel.ending, Finished)
+        ledger.append(row._replace(outcome=CACHED) if finished else row)
 
     def _most(self, request: PriorityRequest, deployments: Sequence[str]) -> Amount:
         """What it may cost, by its size and the longest answer it asks for."""

@@ -275,3 +275,23 @@ async def test_a_request_whose_model_is_unknown_is_nobodys_row(tmp_path: Path) -
         await error_of(system, make_request("none"))
 
     assert rows(tmp_path / "u") == []
+
+
+async def test_a_request_that_gets_another_ones_answer_is_a_row_that_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    async with (
+        asyncio.timeout(5),
+        booked(tmp_path / "u", {"d": always("a", ENDING)}, {"m": ["d"]}) as system,
+    ):
+        kept, left = make_request(request_id="kept"), make_request(request_id="left")
+        for request in (kept, left):
+            system.router.enter_repeat(request)
+        kept.channel.end(ENDING)
+        left.channel.end(Failed(RequestCanceledError("the client went away")))
+
+    found = [
+        (row["request_id"], row["outcome"], row["cost_nano_usd"], row["attempts"])
+        for row in rows(tmp_path / "u")
+    ]
+    assert found == [("kept", "cached", 0, 0), ("left", "canceled", 0, 0)]

@@ -14,6 +14,13 @@ BUSY_RETRY_AFTER = 1.0
 """Seconds after which one of the caller's own requests may have ended."""
 
 
+@dataclass(slots=True, eq=False)
+class Tally:
+    """What of a caller's runs; shared by all that is known of the same caller."""
+
+    running: int = 0
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Caller:
     """Whose request it is; of one key, or of a token's subject."""
@@ -26,12 +33,12 @@ class Caller:
     max_concurrent: int | None = None
     limiter: RateLimiter | None = None
     admin: bool = False
-    _running: int = field(default=0, init=False)
+    tally: Tally = field(default_factory=Tally)
 
     @property
     def running(self) -> int:
         """Requests whose answers are being made."""
-        return self._running
+        return self.tally.running
 
     def may_use(self, route: str) -> bool:
         """Whether that model may be asked for."""
@@ -59,9 +66,9 @@ class Caller:
             RequestTooLargeError: The request alone is more than a minute's tokens.
         """
         self.check(request.model)
-        if self.max_concurrent is not None and self._running >= self.max_concurrent:
+        if self.max_concurrent is not None and self.running >= self.max_concurrent:
             raise CallerLimitedError(
-                f"{self._running} requests of this key are running, which is all that may",
+                f"{self.running} requests of this key are running, which is all that may",
                 retry_after=BUSY_RETRY_AFTER,
             )
         permit = None if self.limiter is None else _permit(self.limiter, request, now)
@@ -71,7 +78,7 @@ class Caller:
         else:
             request.priority = self.priority
         if permit is not None or self.max_concurrent is not None:
-            self._running += 1
+            self.tally.running += 1
             request.channel.watch(self._leaving(request, permit))
 
     def _leaving(self, request: PriorityRequest, permit: Permit | None) -> Callable[[], None]:
@@ -80,7 +87,7 @@ class Caller:
             if channel.ending is None:  # who has left still costs what is made for it
                 channel.watch(leave)
                 return
-            self._running -= 1
+            self.tally.running -= 1
             if permit is None:
                 return
             ending = channel.ending

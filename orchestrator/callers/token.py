@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import urllib.request
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -18,8 +19,9 @@ from typing import cast
 
 import jwt
 
-from orchestrator.callers.caller import Caller
+from orchestrator.callers.caller import Caller, Tally, limiter_of
 from orchestrator.errors import AuthenticationError
+from orchestrator.policies.limits.limiter import RateLimiter
 from orchestrator.request import MAX_NAME, Priority
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ FETCH_SECONDS = 5.0
 MAX_JWKS_BYTES = 1 << 20
 MAX_TOKEN = 8192
 """Characters; a longer one isn't read."""
+MAX_COUNTED = 10_000
+"""Callers whose requests are counted at a time; of more, who asked longest ago is counted anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,28 @@ class TokenSettings:
     priority: Priority
     leeway: float
     """Seconds that clocks may differ."""
+    max_concurrent: int | None = None
+    """Of each caller, as are the next two."""
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+
+class _Shares:
+    """What each caller has used of its limits, over all its tokens."""
+
+    def __init__(self, settings: TokenSettings) -> None:
+        self._requests = settings.requests_per_minute
+        self._tokens = settings.tokens_per_minute
+        self._known: OrderedDict[str, tuple[Tally, RateLimiter | None]] = OrderedDict()
+
+    def of(self, name: str) -> tuple[Tally, RateLimiter | None]:
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = Tally(), limiter_of(self._requests, self._tokens)
+            if len(self._known) > MAX_COUNTED:
+                self._known.popitem(last=False)
+        self._known.move_to_end(name)
+        return known
 
 
 class TokenCheck:
@@ -62,6 +88,8 @@ class TokenCheck:
         """Set when the fetch that is under way has ended."""
         self._fetched_at: float | None = None
         self._required = ["exp", "iss", settings.caller_claim]
+        limits = (settings.max_concurrent, settings.requests_per_minute, settings.tokens_per_minute)
+        self._shares = _Shares(settings) if any(limit is not None for limit in limits) else None
 
     async def find(self, token: str) -> Caller:
         """Finds whose token it is.
@@ -98,7 +126,15 @@ class TokenCheck:
         routes = None
         if self._settings.routes_claim is not None:
             routes = _texts(claims.get(self._settings.routes_claim))
-        return Caller(name=name, routes=routes, priority=self._settings.priority)
+        tally, limiter = (Tally(), None) if self._shares is None else self._shares.of(name)
+        return Caller(
+            name=name,
+            routes=routes,
+            priority=self._settings.priority,
+            max_concurrent=self._settings.max_concurrent,
+            limiter=limiter,
+            tally=tally,
+        )
 
     async def _key_of(self, token: str) -> jwt.PyJWK:
         if len(token) > MAX_TOKEN:

@@ -5,6 +5,7 @@ probes and the metrics are ordinary endpoints. Every response has its request id
 shape of its API, which is OpenAI's unless the path says otherwise.
 """
 
+import asyncio
 import logging
 from importlib.metadata import version
 from pathlib import Path
@@ -106,6 +107,7 @@ class Gateway(FastAPI):
         self._draining = False
         self._door = door
         resumptions = Resumptions(resume_window) if resume_window else None
+        reading = asyncio.Lock()
         self._exchanges = {
             api.path: Exchange(
                 api,
@@ -117,6 +119,7 @@ class Gateway(FastAPI):
                 resumptions=resumptions,
                 door=door,
                 repeats=repeats,
+                reading=reading,
             )
             for api in APIS
         }

@@ -54,5 +54,8 @@ def _by_token(section: Jwt) -> FindByToken:
             routes_claim=section.routes_claim,
             priority=Priority.of(section.priority),
             leeway=section.leeway,
+            max_concurrent=section.max_concurrent,
+            requests_per_minute=section.requests_per_minute,
+            tokens_per_minute=section.tokens_per_minute,
         )
     ).find

@@ -48,6 +48,9 @@ LINGER = 30.0
 """Seconds that a caller has to read what is left once its request has ended."""
 KEEP_ALIVE = 15.0
 """Seconds of silence after which a comment goes out."""
+READ_BESIDE_FROM_BYTES = 256 << 10
+"""A larger body is read by a thread, one at a time, so that the loop goes on with other requests:
+10 MB are up to 90 ms of work, a third of it within the decoder, which holds the interpreter."""
 DRAIN_RETRY_AFTER = 1.0
 """Seconds; another instance can serve at once."""
 COMMENT = b": keep-alive\n\n"
@@ -69,6 +72,7 @@ class Exchange:
         resumptions: The streams that a client may come back to; None if there are none.
         door: Lets callers in; None lets everybody in.
         repeats: What is kept for requests that come again; None if nothing is.
+        reading: Held while a large body is read; of the whole gateway.
     """
 
     def __init__(
@@ -83,8 +87,10 @@ class Exchange:
         resumptions: Resumptions | None = None,
         door: Door | None = None,
         repeats: Repeats | None = None,
+        reading: asyncio.Lock | None = None,
     ) -> None:
         self._api = api
+        self._reading = reading or asyncio.Lock()
         self._repeats = repeats
         self._door = door
         self._router = router
@@ -127,7 +133,11 @@ class Exchange:
             await send(_head(visit))
             await self._come_back(replay, at, scope["extensions"][LINE], send)
             return
-        call = self._api.read(body, visit)
+        if len(body) <= READ_BESIDE_FROM_BYTES:
+            call = self._api.read(body, visit)
+        else:
+            async with self._reading:
+                call = await asyncio.to_thread(self._api.read, body, visit)
         if isinstance(call, Direct):
             if caller is not None:
                 caller.check(call.model)

@@ -93,7 +93,7 @@ async def _serve(
         keep_alive=config.server.keep_alive,
         resume_window=config.server.resume_window,
         door=door,
-        repeats=make_repeats(config, system.router.submit),
+        repeats=make_repeats(config, system.router.submit, system.router.enter_repeat),
         ledger=config.ledger.path if config.ledger else None,
     )
     listener = Listener(

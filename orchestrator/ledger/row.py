@@ -51,7 +51,7 @@ class Row(NamedTuple):
     """From acceptance to the first token."""
     ended_at_ms: int
     outcome: str
-    """`finished` or an error's code."""
+    """`finished`, `cached` if it got another request's answer, or an error's code."""
     finish_reason: str | None
 
 

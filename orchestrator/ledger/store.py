@@ -122,7 +122,7 @@ class Store:
         """Adds up what ended since then, the dearest group first, days in their order."""
         order = "1" if by in {"day", "month"} else "8 DESC, 2 DESC, 1"
         found = self._connection.execute(
-            f"SELECT {GROUPS[by]}, count(*), sum(outcome = 'finished'),"  # noqa: S608 - one of a table's expressions
+            f"SELECT {GROUPS[by]}, count(*), sum(outcome IN ('finished', 'cached')),"  # noqa: S608 - one of a table's expressions
             " coalesce(sum(prompt_tokens), 0), coalesce(sum(cached_tokens), 0),"
             " coalesce(sum(completion_tokens), 0), coalesce(sum(reasoning_tokens), 0),"
             " coalesce(sum(cost_nano_usd), 0), sum(cost_nano_usd IS NULL),"

@@ -44,6 +44,12 @@ class Jwt(Section):
     """The highest priority, and that of requests that name none."""
     leeway: Annotated[float, seconds(0.0)] = 30.0
     """How far clocks may be apart."""
+    max_concurrent: Annotated[int, Field(gt=0)] | None = None
+    """Requests of one caller that may run at once; null is any number, as below."""
+    requests_per_minute: Annotated[int, Field(gt=0)] | None = None
+    """Requests of one caller in any minute."""
+    tokens_per_minute: Annotated[int, Field(gt=0)] | None = None
+    """Tokens of one caller in any minute, prompts and answers."""
 
 
 class Callers(Section):

@@ -97,6 +97,12 @@ class Router:
         except Exception as error:  # noqa: BLE001 - the outermost frame of a submitted request
             request.channel.end(Failed(_uninspected(error)))
 
+    def enter_repeat(self, request: PriorityRequest) -> None:
+        """Enters a request that gets another one's answer, and so goes nowhere."""
+        request.accepted_at = asyncio.get_running_loop().time()
+        if self._accounts is not None:
+            self._accounts.open_repeat(request)
+
     def _send_on_its_way(self, request: PriorityRequest) -> None:
         route = self.route(request.model)
         request.accepted_at = asyncio.get_running_loop().time()

@@ -1,13 +1,17 @@
 """Keys of a file, which may change while they are in use."""
 
+import contextlib
+import hmac
 import json
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from orchestrator.callers.caller import Caller
+from orchestrator.callers.key import digest_of, make_key
 from orchestrator.callers.keyring import BudgetsOfCallers, Keyring
 from orchestrator.callers.making import NewKey, create_key, revoke_key
 from orchestrator.callers.record import KeyBudget, read_records
@@ -205,3 +209,34 @@ def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be written"):
         made(tmp_path / "none" / "keys.json")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["right", "wrong secret", "unknown id", "no key"])
+def test_whatever_key_is_shown_the_same_work_is_done(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = create_key(tmp_path / "keys.json", NewKey(caller="ann"), now=0)[1]
+    shown = {
+        "right": right,
+        "wrong secret": right[:-1] + ("A" if right[-1] != "A" else "B"),
+        "unknown id": make_key()[1],
+        "no key": "x" * len(right),
+    }[kind]
+    keyring = Keyring(tmp_path / "keys.json", lambda: 0.0)
+    work: list[tuple[str, int]] = []
+
+    def hashed(key: str) -> str:
+        work.append(("hash", len(key)))
+        return digest_of(key)
+
+    def compared(one: str, other: str) -> bool:
+        work.append(("compare", len(one)))
+        assert len(one) == len(other)
+        return hmac.compare_digest(one, other)
+
+    monkeypatch.setattr("orchestrator.callers.key.digest_of", hashed)
+    monkeypatch.setattr("orchestrator.callers.key.hmac", SimpleNamespace(compare_digest=compared))
+    with contextlib.suppress(AuthenticationError):
+        keyring.find(shown)
+
+    assert work == [("hash", len(right)), ("compare", 64)]

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 from jwt.algorithms import RSAAlgorithm
 
 from orchestrator.callers.door import Door
-from orchestrator.callers.token import TokenCheck, TokenSettings
+from orchestrator.callers.token import TokenCheck, TokenSettings, _Shares
 from orchestrator.errors import AuthenticationError
 from orchestrator.request import Priority
 from tests.fakes.scripted import DONE
@@ -40,14 +40,18 @@ def token(signer: RSAPrivateKey, *, kid: str = "k1", **claims: object) -> str:
     )
 
 
-def token_door(folder: Path, signer: RSAPrivateKey) -> Door:
+def jwks_of(signer: RSAPrivateKey) -> str:
     public = RSAAlgorithm.to_jwk(signer.public_key(), as_dict=True)
+    return json.dumps({"keys": [public | {"kid": "k1", "alg": "RS256"}]})
+
+
+def token_door(folder: Path, signer: RSAPrivateKey, **limits: int) -> Door:
     path = folder / "jwks.json"
-    path.write_text(json.dumps({"keys": [public | {"kid": "k1", "alg": "RS256"}]}), "utf-8")
-    return Door(tokens=TokenCheck(token_settings(str(path))).find)
+    path.write_text(jwks_of(signer), "utf-8")
+    return Door(tokens=TokenCheck(token_settings(str(path), **limits)).find)
 
 
-def token_settings(jwks: str) -> TokenSettings:
+def token_settings(jwks: str, **limits: int) -> TokenSettings:
     return TokenSettings(
         jwks=jwks,
         issuer=ISSUER,
@@ -57,6 +61,7 @@ def token_settings(jwks: str) -> TokenSettings:
         routes_claim="models",
         priority=Priority.NORMAL,
         leeway=0,
+        **limits,
     )
 
 
@@ -167,3 +172,66 @@ async def test_an_address_of_signers_keys_that_speaks_no_http_is_a_line_in_the_l
             await check.find(token(signer))
 
     assert caplog.text.count("can't be read") == 1
+
+
+async def test_signers_keys_are_fetched_from_an_address_once_for_all(signer: RSAPrivateKey) -> None:
+    content = jwks_of(signer).encode()
+    fetched: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        fetched.append(await reader.readuntil(b"\r\n\r\n"))
+        head = b"HTTP/1.0 200 OK\r\ncontent-length: %d\r\n\r\n" % len(content)
+        writer.write(head + content)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    settings = token_settings(f"http://127.0.0.1:{port}/.well-known/jwks.json")
+    door = Door(tokens=TokenCheck(settings).find)
+    async with asyncio.timeout(10), server, serving({"m": plays("a", DONE)}, door=door) as served:
+        asked = [
+            served.client.post(CHAT, json=body(), headers=bearer(token(signer, models="m")))
+            for _ in range(3)
+        ]
+        statuses = [response.status_code for response in await asyncio.gather(*asked)]
+
+    assert statuses == [200] * 3
+    assert len(fetched) == 1
+    assert fetched[0].startswith(b"GET /.well-known/jwks.json ")
+
+
+async def test_a_callers_limits_hold_over_all_its_tokens_and_for_nobody_else(
+    tmp_path: Path, signer: RSAPrivateKey
+) -> None:
+    door = token_door(tmp_path, signer, max_concurrent=1, requests_per_minute=600)
+    gate = asyncio.Event()
+    stage = plays("a", gate, DONE)
+    first, second = (token(signer, models="m", jti=name) for name in ("1", "2"))
+    bobs = token(signer, models="m", sub="bob")
+    async with asyncio.timeout(10), serving({"m": stage}, door=door) as served:
+        client = served.client
+        async with client.stream(
+            "POST", CHAT, json=body(stream=True), headers=bearer(first)
+        ) as stream:
+            assert stream.status_code == 200
+            busy = await client.post(CHAT, json=body(), headers=bearer(second))
+            gate.set()
+            other = await client.post(CHAT, json=body(), headers=bearer(bobs))
+            await stream.aread()
+        later = await client.post(CHAT, json=body(), headers=bearer(second))
+
+    assert (busy.status_code, busy.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert (other.status_code, later.status_code) == (200, 200)
+
+
+def test_what_is_counted_of_callers_with_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.callers.token.MAX_COUNTED", 2)
+    shares = _Shares(token_settings("", max_concurrent=1))
+    ann = shares.of("ann")
+    shares.of("bob")
+
+    assert shares.of("ann") is ann
+    shares.of("eve")
+    assert shares.of("ann") is ann
+    assert len(shares._known) == 2

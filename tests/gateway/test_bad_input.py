@@ -9,6 +9,8 @@ import pytest
 
 from orchestrator.errors import ContextLengthExceededError, InvalidRequestError
 from orchestrator.gateway.chat_request import read_call
+from orchestrator.gateway.exchange import READ_BESIDE_FROM_BYTES
+from orchestrator.gateway.members import MAX_IMAGES
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
 from tests.fakes.scripted import DONE
@@ -250,3 +252,30 @@ def test_a_timeout_header_that_is_no_time_is_named(value: str) -> None:
         read_call(json.dumps(body()).encode(), "r", value)
 
     assert refusal.value.param == "x-request-timeout"
+
+
+@pytest.mark.parametrize(("count", "status"), [(MAX_IMAGES, 200), (MAX_IMAGES + 1, 400)])
+async def test_only_so_many_images_are_taken_in_all_messages_together(
+    count: int, status: int
+) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+    messages = [{"role": "user", "content": [image]} for _ in range(count)]
+
+    async with asyncio.timeout(5), serving({"m": plays("a", DONE)}) as served:
+        response = await served.ask(messages=messages)
+
+    assert response.status_code == status
+    if status == 400:
+        assert response.json()["error"]["param"] == "messages"
+        assert f"{MAX_IMAGES} are the most" in response.json()["error"]["message"]
+
+
+async def test_a_large_body_is_read_beside_the_loop_and_answered_or_refused_alike() -> None:
+    long = [{"role": "user", "content": "x" * (READ_BESIDE_FROM_BYTES + 1)}]
+
+    async with asyncio.timeout(5), serving({"m": plays("a", DONE)}) as served:
+        answered = await served.ask(messages=long)
+        refused = await served.ask(messages=long, temperature="warm")
+
+    assert answered.status_code == 200
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "temperature")

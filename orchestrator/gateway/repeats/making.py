@@ -5,19 +5,20 @@ import time
 
 from orchestrator.config import Config
 from orchestrator.gateway.repeats.memory import Memory
-from orchestrator.gateway.repeats.repeats import Cache, Repeats, Submit
+from orchestrator.gateway.repeats.repeats import Cache, Enter, Repeats, Submit
 from orchestrator.gateway.repeats.store import AnswerStore
 
 SHARE_OF_ONE = 8
 """One answer takes an eighth of the room at most, or few would be kept."""
 
 
-def make_repeats(config: Config, submit: Submit) -> Repeats | None:
+def make_repeats(config: Config, submit: Submit, enter: Enter) -> Repeats | None:
     """Makes what keeps answers; None if nothing is to be kept. Called on the loop.
 
     Args:
         config: Its sections `idempotency` and `cache`.
         submit: Sends a request on its way.
+        enter: Enters those that are not sent, for they get another one's answer.
     """
     clock = asyncio.get_running_loop().time
     window, section = config.idempotency, config.cache
@@ -42,4 +43,6 @@ def make_repeats(config: Config, submit: Submit) -> Repeats | None:
     kept = None
     if window.window:
         kept = Memory(most=window.max_bytes, ttl=window.window, clock=clock)
-    return Repeats(submit, kept=kept, most=window.max_bytes // SHARE_OF_ONE, cache=cache)
+    return Repeats(
+        submit, enter=enter, kept=kept, most=window.max_bytes // SHARE_OF_ONE, cache=cache
+    )

@@ -40,6 +40,12 @@ _bodies = msgspec.json.Decoder(dict[str, object])
 _canonical = msgspec.json.Encoder(order="sorted")
 
 Submit = Callable[[PriorityRequest], None]
+Enter = Callable[[PriorityRequest], None]
+"""Enters a request into the accounts that gets another one's answer; before its channel ends."""
+
+
+def enter_nothing(_: PriorityRequest) -> None:
+    """Enters no request anywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +74,23 @@ class Repeats:
 
     Args:
         submit: Sends a request on its way.
+        enter: Enters those that are not sent.
         kept: Answers under Idempotency-Keys; None if nobody wants them.
         most: Bytes of one answer under such a key.
         cache: The response cache; None if there is none.
     """
 
     def __init__(
-        self, submit: Submit, *, kept: Memory | None, most: int, cache: Cache | None
+        self,
+        submit: Submit,
+        *,
+        enter: Enter = enter_nothing,
+        kept: Memory | None,
+        most: int,
+        cache: Cache | None,
     ) -> None:
         self._submit = submit
+        self._enter = enter
         self._kept = kept
         self._most = most
         self._cache = cache
@@ -130,11 +144,13 @@ class Repeats:
         if content is not None:
             visit.say("idempotent-replayed", "true")
             metrics.REPEATS.labels("idempotency", "hit").inc()
+            self._enter(call.request)
             _tell(call.request.channel, unpacked(content[len(fingerprint) :]))
             return
         if running is not None and running.production and running.production.joinable:
             visit.say("idempotent-replayed", "true")
             metrics.REPEATS.labels("idempotency", "joined").inc()
+            self._enter(call.request)
             running.production.join(call.request)
             return
         if running is not None:
@@ -164,11 +180,13 @@ class Repeats:
                 cache.memory.put(place, content)
         if content is not None:
             self._hit(visit, "hit")
+            self._enter(call.request)
             _tell(call.request.channel, unpacked(content))
             return
         running = self._made.get(place)
         if running is not None and running.joinable and running.suits(call.request):
             self._hit(visit, "joined")
+            self._enter(call.request)
             running.join(call.request)
             return
         visit.say("x-orchestrator-cache", "miss")

@@ -15,7 +15,7 @@ from orchestrator.callers.keyring import Keyring
 from orchestrator.callers.making import NewKey, create_key
 from orchestrator.errors import UpstreamServerError
 from orchestrator.gateway.repeats.memory import Memory
-from orchestrator.gateway.repeats.repeats import Cache, Repeats, Submit
+from orchestrator.gateway.repeats.repeats import Cache, Enter, Repeats, Submit, enter_nothing
 from orchestrator.gateway.repeats.store import AnswerStore
 from orchestrator.policies.retry import RetrySettings
 from tests.fakes.scripted import DONE, Line, Stage
@@ -25,14 +25,19 @@ MOST = 1 << 20
 
 
 def keeping(
-    *, cached: bool = False, every: bool = False, most: int = MOST, store: AnswerStore | None = None
+    *,
+    cached: bool = False,
+    every: bool = False,
+    most: int = MOST,
+    store: AnswerStore | None = None,
+    enter: Enter = enter_nothing,
 ) -> Callable[[Submit], Repeats]:
     def make(submit: Submit) -> Repeats:
         clock = asyncio.get_running_loop().time
         memory = Memory(most=MOST, ttl=60, clock=clock)
         cache = Cache(memory=memory, store=store, every=every, most=most) if cached else None
         kept = Memory(most=MOST, ttl=60, clock=clock)
-        return Repeats(submit, kept=kept, most=most, cache=cache)
+        return Repeats(submit, enter=enter, kept=kept, most=most, cache=cache)
 
     return make
 
@@ -140,6 +145,63 @@ async def test_an_answer_under_a_key_goes_on_when_its_caller_has_left() -> None:
         again = await keyed(served, "k", stream=True)
 
     assert text_of(again.text) == "answer 0 end"
+    assert len(stage.calls) == 1
+
+
+async def test_those_and_only_those_that_are_not_sent_are_entered_in_the_accounts() -> None:
+    entered: list[str] = []
+    gate = asyncio.Event()
+    stage = numbered(gate=gate)
+    repeats = keeping(cached=True, enter=lambda request: entered.append(request.request_id))
+    async with asyncio.timeout(5), serving({"m": stage}, repeats=repeats) as served:
+
+        async def ask(name: str, **headers: str) -> None:
+            told = {"x-request-id": name} | headers
+            await served.client.post(CHAT, json=body(seed=1), headers=told)
+
+        asked = [asyncio.create_task(ask("sent"))]
+        await until(lambda: len(stage.calls) == 1)
+        asked.append(asyncio.create_task(ask("joined")))
+        await until(lambda: "joined" in entered)
+        gate.set()
+        await asyncio.gather(*asked)
+        await ask("kept")
+        await ask("sent too", **{"idempotency-key": "k"})
+        await ask("again", **{"idempotency-key": "k"})
+
+    assert entered == ["joined", "kept", "again"]
+
+
+async def test_a_stream_under_a_key_can_be_come_back_to_by_its_last_event() -> None:
+    gate = asyncio.Event()
+    stage = numbered(gate=gate)
+    first = ""
+    async with (
+        asyncio.timeout(5),
+        serving({"m": stage}, repeats=keeping(), resume_window=60) as served,
+    ):
+        key = {"idempotency-key": "k"}
+        async with served.client.stream(
+            "POST", CHAT, json=body(stream=True), headers=key
+        ) as stream:
+            async for piece in stream.aiter_text():
+                first += piece
+                if "answer" in first:
+                    break
+        await until(lambda: served.connections == 0)
+        gate.set()
+        last = [line[4:] for line in first.splitlines() if line.startswith("id: ")][-1]
+        rest = await served.client.post(
+            CHAT, json=body(stream=True), headers=key | {"last-event-id": last}
+        )
+        again = await keyed(served, "k", stream=True)
+
+    def told(stream: str) -> str:
+        return text_of("\n".join(line for line in stream.split("\n") if line[:4] != "id: "))
+
+    assert told(first) + told(rest.text) == told(again.text) == "answer 0 end"
+    assert rest.text.rstrip().endswith("[DONE]")
+    assert again.headers["idempotent-replayed"] == "true"
     assert len(stage.calls) == 1
 
 
