@@ -348,6 +348,12 @@ def _route_findings(document: Document) -> Iterator[Finding]:
             elif name in names[:index]:
                 text = f"{shown(name)} is listed twice"
                 yield Finding(line=document.line_of(place), path=place, text=text)
+        if section_of(section).get("midstream") == "continue" and not any(
+            section_of(deployments.get(str(name))).get("prefill") for name in names
+        ):
+            place = (*path, "midstream")
+            text = "continue needs a deployment with prefill: true in the route, and none has it"
+            yield Finding(line=document.line_of(place), path=place, text=text)
         for place, name in _further_names(section_of(section), path):
             if name not in names:
                 text = (

@@ -217,7 +217,8 @@ def test_a_fault_of_a_runner_is_told_in_the_words_of_its_kind(runner: str, told:
             "x.yaml:5: routes.chat.deployments: empty; at least one is needed",
         ),
         (
-            SMALL + "routes:\n  chat: {deployments: [local], weights: {lokal: 2}}",
+            SMALL
+            + "routes:\n  chat: {deployments: [local], strategy: weighted, weights: {lokal: 2}}",
             (
                 'x.yaml:5: routes.chat.weights.lokal: no deployment "lokal" in this route;'
                 ' did you mean "local"?'
@@ -248,6 +249,27 @@ def test_a_fault_of_a_runner_is_told_in_the_words_of_its_kind(runner: str, told:
         (
             SMALL + "routes:\n  chat: {deployments: [local], hedge: {budget: 5}}",
             "x.yaml:5: routes.chat.hedge.budget: found 5, a share from 0.1% to 50% is allowed",
+        ),
+        (
+            SMALL + "routes:\n  chat: {deployments: [local], weights: {local: 2}}",
+            "x.yaml:5: routes.chat: weights count for strategy: weighted, and not for failover",
+        ),
+        (
+            SMALL
+            + "routes:\n  chat: {deployments: [local], strategy: weighted, weights: {local: 0}}",
+            "x.yaml:5: routes.chat: every one of the weights is 0",
+        ),
+        (
+            SMALL + "routes:\n  chat: {deployments: [local], hedge: {}}",
+            "x.yaml:5: routes.chat: hedge needs a second deployment, and there is one",
+        ),
+        (
+            SMALL + "routes:\n  chat: {deployments: [local], midstream: continue}",
+            "x.yaml:5: routes.chat.midstream: continue needs a deployment with prefill: true",
+        ),
+        (
+            SMALL + "    breaker: {open_for: 60s, max_open_for: 10s}",
+            "x.yaml:4: deployments.local.breaker: open_for (1m) is longer than max_open_for (10s)",
         ),
         (
             SMALL + "routes:\n  local: {deployments: [local]}",

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, Self, cast
 
-from pydantic import Field, ValidationInfo
+from pydantic import Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from orchestrator.reading.quantities import Value, not_allowed, seconds, text, whole
+from orchestrator.reading.quantities import Value, not_allowed, seconds, text, whole, wrong
 from orchestrator.reading.sections import Section
 from orchestrator.reading.text import list_of
 
@@ -133,3 +133,15 @@ class Route(Section):
     """What follows a break after the caller has read something: resume goes on exactly where a
     runner can, continue also as a text at a deployment with prefill, error always ends it."""
     failover: Failover = Failover()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.weights and self.strategy != "weighted":
+            raise wrong(f"weights count for strategy: weighted, and not for {self.strategy}")
+        if self.strategy == "weighted" and not any(
+            self.weights.get(name, 1) for name in self.deployments
+        ):
+            raise wrong("every one of the weights is 0")
+        if self.hedge is not None and len(self.deployments) == 1:
+            raise wrong("hedge needs a second deployment, and there is one")
+        return self

@@ -252,6 +252,12 @@ class Breaker(Section):
     probes: Annotated[int, whole(1, 100)] = 1
     """Attempts let through to see whether it can close again."""
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if "max_open_for" in self.model_fields_set:  # its default is no lower bound of open_for
+            _ascending("open_for", self.open_for, "max_open_for", self.max_open_for)
+        return self
+
 
 class Timeouts(Section):
     """How long a step may take without progress, and a request in all."""
