@@ -14,10 +14,13 @@ from orchestrator.accounts import Accounts, Tariff
 from orchestrator.errors import RequestCanceledError, UpstreamServerError
 from orchestrator.events import Failed, Finished, FinishReason, Usage
 from orchestrator.ledger.ledger import Ledger, LedgerSettings
+from orchestrator.plan import RoutePlan
 from orchestrator.policies.budget import Budget, Budgets
 from orchestrator.policies.pricing import Price
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import Priority
+from orchestrator.routing.hedging import HedgeSettings
+from orchestrator.routing.route import RoutePolicy
 from orchestrator.wiring import System
 from tests.fakes.scripted import Line, Stage, always
 from tests.fakes.systems import ask, error_of, make_request, running
@@ -36,7 +39,7 @@ BROKEN = UpstreamServerError("broken")
 async def booked(
     path: Path | None,
     stages: Mapping[str, Stage],
-    routes: Mapping[str, Sequence[str]] | None = None,
+    routes: Mapping[str, RoutePlan | Sequence[str]] | None = None,
     *,
     budgets: Sequence[Budget] = (),
     price: Price | None = PRICE,
@@ -130,6 +133,28 @@ async def test_a_failed_attempt_is_counted_apart_and_not_billed(
     # one estimated token of prompt, and the two that came
     assert row["failed_tokens"] == (3 if seen else 0)
     assert row["failed_cost_nano_usd"] == (1_000 + 2 * 2_000 if seen else 0)
+
+
+async def test_a_hedged_request_is_billed_once_at_the_deployment_that_answered(
+    tmp_path: Path,
+) -> None:
+    never = asyncio.Event()
+    stages = {"a": always(never), "b": always("a", "b", ENDING)}
+    hedge = RoutePolicy(hedge=HedgeSettings(seconds=0.01, share=1.0))
+    routes = {"m": RoutePlan(deployments=("a", "b"), policy=hedge)}
+    once = Budget(scope="route", name="m", per="day", nano_usd=COST + 1)
+    async with (
+        asyncio.timeout(5),
+        booked(tmp_path / "u", stages, routes, budgets=[once]) as system,
+    ):
+        answer, again, refused = [await ask(system, make_request()) for _ in range(3)]
+
+    row, _ = rows(tmp_path / "u")[:2]
+    assert (answer.ending, again.ending) == (ENDING, ENDING)  # spent once, not twice
+    assert isinstance(refused.ending, Failed)
+    assert refused.ending.error.code == "budget_exceeded"
+    assert (row["deployment"], row["outcome"], row["attempts"]) == ("b", "finished", 2)
+    assert row["cost_nano_usd"] == COST
 
 
 async def test_a_failure_costs_the_caller_nothing(tmp_path: Path) -> None:

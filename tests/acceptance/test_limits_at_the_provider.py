@@ -370,3 +370,60 @@ def test_a_provider_that_is_down_for_a_minute_sees_five_attempts_and_then_traffi
 
     assert attempts <= 5
     assert back_at <= 60.0 + 60.0  # its open time by then
+
+
+def test_a_storm_of_refusals_of_one_key_takes_nothing_from_the_others() -> None:
+    async def main() -> tuple[Counter[str], Counter[str], float]:
+        recording = Recording({"bad": [0.05, UpstreamRateLimitedError("429")]})
+        limits = RateLimits(learn=True, requests_per_minute=600)
+        system = serving(recording, keys("bad", "good", "fine", limits=limits), slots=8)
+        system.start()
+        await system.settled()
+        answered: Counter[str] = Counter()
+        for _ in range(60):
+            answered += codes(await ask_all(system, [make_request() for _ in range(3)]))
+            await asyncio.sleep(1.0)
+        slowest = max(key.rests_until for key in system.deployments["m"].gates.limiter.keys[1:])
+        await system.aclose()
+        return answered, recording.calls(), slowest
+
+    answered, calls, rested = run(0, main)
+
+    assert answered == {"ok": 180}
+    assert calls["bad"] <= 8  # after 0.5 s, 1 s, 2 s, ... for as long again each time
+    assert rested == 0.0
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        Allowance(remaining=0.0, limit=1e12, reset_after=1e12),
+        Allowance(remaining=1e12, limit=1e12, reset_after=0.0),
+        Allowance(remaining=0.0),
+        Allowance(remaining=1e12, limit=0.0),
+        Allowance(remaining=0.5, limit=0.5, reset_after=0.0),
+    ],
+)
+def test_headers_that_lie_lift_no_limit_and_stop_nobody_for_ever(lie: Allowance) -> None:
+    limit = 60
+
+    async def main() -> list[tuple[float, float]]:
+        recording = Recording(standing=(lie, lie, lie, lie))
+        plans = keys("only", limits=RateLimits(learn=True, requests_per_minute=limit))
+        system = serving(recording, plans, slots=8)
+        system.start()
+        await system.settled()
+        requests = [make_request(timeout=20.0) for _ in range(5 * limit * 5)]
+        for request in requests:
+            system.router.submit(request)
+            await asyncio.sleep(MINUTE / (5 * limit))
+        for request in requests:
+            await read(request)
+        await system.aclose()
+        return [(at, 1.0) for at, _ in recording.seen]
+
+    seen = run(0, main)
+
+    assert most_in_a_minute(seen) <= limit
+    for minute in range(1, 5):  # something is sent, whose answer may say more
+        assert any(minute * MINUTE <= at < (minute + 1) * MINUTE + 1.0 for at, _ in seen)
