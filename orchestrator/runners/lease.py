@@ -18,6 +18,9 @@ from orchestrator.standing import Standing
 
 LATENESS = 0.1
 """Seconds by which a timer may be late before the process itself is to blame."""
+GRACE = 1.0
+"""Seconds that are left to a step however long its runner has been silent before: what the runner
+sent while this process was held up may lie unread."""
 
 
 class Step(StrEnum):
@@ -125,11 +128,19 @@ class Lease:
         """Seconds that the armed step may take without progress."""
         return self._budget
 
-    def arm(self, step: Step) -> None:
-        """Starts the clock of a step."""
+    def arm(self, step: Step, *, silent_for: float = 0.0) -> None:
+        """Starts the clock of a step.
+
+        Args:
+            step: What is waited for.
+            silent_for: Seconds for which whoever takes the step has owed others a sign already;
+                they are taken off its budget, or attempts that give up one after the other would
+                never notice that nothing moves.
+        """
         self.step = step
         self._budget = self._limits.of(step)
-        self.deadline = self._loop.time() + self._budget
+        left = max(self._budget - silent_for, min(self._budget, GRACE))
+        self.deadline = self._loop.time() + left
         if self._timer is not None and self._due_at > self.deadline:
             self._timer.cancel()
             self._timer = None

@@ -118,6 +118,7 @@ class FakeHost:
                         self.admit(command)
                     case Cancel(stream):
                         self.open.discard(stream)
+                        self.tell()
                     case Count(stream, messages, _):
                         self.tell(Counted(stream, len(messages[-1]["content"])))
                     case Shutdown():

@@ -73,15 +73,17 @@ class StubHost:
         """Works until told to end."""
         while True:
             events: list[StreamEvent] = []
+            heard = False
             for command in self._link.receive(wait=not self._streams):
                 if isinstance(command, Shutdown):
                     return
                 events.extend(self._take(command))
+                heard = heard or isinstance(command, Cancel)
             for stream in list(self._streams.values()):
                 events.append(stream.next())
                 if stream.said >= stream.tokens:
                     del self._streams[stream.number]
-            if events:
+            if events or heard:
                 self._link.send(Step(events))
             self._pace.wait(STEP_SECONDS)
 

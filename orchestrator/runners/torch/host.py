@@ -163,12 +163,14 @@ def serve(link: Link) -> None:
     link.send(facts)
     while True:
         events: list[StreamEvent] = []
+        heard = False
         for command in early or link.receive(wait=engine.idle):
             match command:
                 case Admit():
                     events.extend(engine.admit(command))
                 case Cancel(stream):
                     engine.cancel(stream)
+                    heard = True
                 case Count():
                     events.extend(engine.count(command))
                 case Shutdown():
@@ -179,7 +181,7 @@ def serve(link: Link) -> None:
                     raise SystemExit("this host's model writes texts")
         early.clear()
         events.extend(engine.step())
-        if events:
+        if events or heard:  # a cancel is answered too: the parent counts who is silent
             link.send(Step(events))
 
 

@@ -103,6 +103,7 @@ class HostProcess:
         self._streams: dict[int, HostStream] = {}
         self._next_stream = 0
         self._steps = 0
+        self._owing_since: float | None = None
         self._stage = "starting the process"
         self._stage_at = self._told_at = self._loop.time()
         self._signs = SignsOfLife(process.pid)
@@ -176,6 +177,15 @@ class HostProcess:
         """Whether it can be asked anything."""
         return not self._lost and not self._closing and self._reason is None
 
+    @property
+    def silence(self) -> float:
+        """Seconds for which it has owed a sign that it works; 0 if it owes none.
+
+        It owes one from a command on, a cancel included, until its next step: streams that come and
+        go at a host that hangs don't begin this anew.
+        """
+        return 0.0 if self._owing_since is None else self._loop.time() - self._owing_since
+
     async def ready(self) -> Ready:
         """Waits until the model is loaded and warm.
 
@@ -217,6 +227,7 @@ class HostProcess:
         data = frame(make(number))
         stream = self._streams[number] = HostStream(lambda: self._forget(number))
         self._write(data)
+        self._owe()
         return stream
 
     def kill(self, reason: str, cause: BaseException | None = None) -> None:
@@ -316,6 +327,7 @@ class HostProcess:
                     find = self._streams.pop if ends else self._streams.get
                     if (stream := find(event.stream, None)) is not None:
                         stream.push(event)
+                self._owing_since = self._loop.time() if self._streams else None
                 if not self.stepped:
                     self._note_first_step(events)
             case Loading(stage):
@@ -379,6 +391,11 @@ class HostProcess:
     def _forget(self, number: int) -> None:
         if self._streams.pop(number, None) is not None:
             self._send(Cancel(number))
+            self._owe()
+
+    def _owe(self) -> None:
+        if self._owing_since is None:
+            self._owing_since = self._loop.time()
 
     def _lose(self) -> None:
         """Socket or lifeline has ended: the host is dead or as good as dead."""

@@ -181,7 +181,8 @@ class TorchRunner:
             WorkerCrashedError: The host died.
         """
         process = self._started_process()
-        lease.arm(Step.FIRST_TOKEN if process.stepped else Step.FIRST_STEP)
+        first = Step.FIRST_TOKEN if process.stepped else Step.FIRST_STEP
+        lease.arm(first, silent_for=process.silence)
         try:
             with self._admit(process, request) as stream:
                 unseen = 0  # tokens whose text is held back

@@ -72,9 +72,7 @@ class EncoderEngine:
             return False
         texts, said = taken
         found, missing = self._kept(texts)
-        events = [*said, *self._events(found)]
-        if events:
-            self._tell(events)
+        self._tell([*said, *self._events(found)])  # nothing, if only a cancel was heard
         for batch in cut(missing, settings.batch_tokens, padded=not self._encoder.packs):
             wanted = [text for text in batch if not text.reading.dropped]
             if wanted:

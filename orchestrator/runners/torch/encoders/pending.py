@@ -72,6 +72,7 @@ class Pending:
         self._turns: deque[Reading] = deque()
         self._open: dict[int, Reading] = {}
         self._said: list[StreamEvent] = []
+        self._heard = False  # of a cancel, which is answered too: the parent counts who is silent
         self._over = False
 
     def __len__(self) -> int:
@@ -93,6 +94,8 @@ class Pending:
     def drop(self, stream: int) -> bool:
         """Forgets a request; returns whether it was there."""
         with self._changed:
+            self._heard = True
+            self._changed.notify()
             reading = self._open.pop(stream, None)
             if reading is None:
                 return False
@@ -111,15 +114,16 @@ class Pending:
             return list(self._open)
 
     def take(self, tokens: int) -> tuple[list[Text], list[StreamEvent]] | None:
-        """Waits for texts or something to say; returns texts of about so many tokens, at least one.
+        """Waits for something to read, say or answer; returns texts of about so many tokens.
 
         Returns:
             None when there will be no more.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._turns or self._said or self._over)
+            self._changed.wait_for(lambda: self._turns or self._said or self._heard or self._over)
             if self._over:
                 return None
+            self._heard = False
             said, self._said = self._said, []
             texts: list[Text] = []
             while self._turns and tokens > 0:

@@ -124,7 +124,8 @@ class EncoderRunner:
         process = self._started_process()
         asked = self._shared.encode(request)
         results = Results(len(asked.texts))
-        lease.arm(Step.FIRST_TOKEN if process.stepped else Step.FIRST_STEP)
+        first = Step.FIRST_TOKEN if process.stepped else Step.FIRST_STEP
+        lease.arm(first, silent_for=process.silence)
         room = self._shared.room.taken(len(asked.texts), request.estimated_prompt_tokens)
         try:
             with room, _open(process, asked) as stream:
