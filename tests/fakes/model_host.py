@@ -32,6 +32,7 @@ from orchestrator.runners.torch.wire import (
     Completed,
     Count,
     Counted,
+    Encode,
     Load,
     LoadFailed,
     Loading,
@@ -123,8 +124,8 @@ class FakeHost:
                         self.tell(Counted(stream, len(messages[-1]["content"])))
                     case Shutdown():
                         return
-                    case Load():
-                        raise SystemExit("a host loads one model")
+                    case Load() | Encode():
+                        raise SystemExit("a host loads one model, and this one writes texts")
 
 
 def work(how: str) -> None:
