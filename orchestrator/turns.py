@@ -26,7 +26,7 @@ SWEEP_FROM = 64
 class Line:
     """What one caller has waiting in one class."""
 
-    __slots__ = ("_fresh", "caller", "first", "level", "priority", "returned", "size")
+    __slots__ = ("_fresh", "_untried", "caller", "first", "level", "priority", "returned", "size")
 
     def __init__(self, caller: str, priority: int) -> None:
         self.caller = caller
@@ -37,6 +37,8 @@ class Line:
         self.level = NOWHERE
         """Of the first."""
         self._fresh: OrderedDict[Ticket, None] = OrderedDict()  # as they came
+        self._untried: dict[Ticket, None] = {}
+        """Those of them that no attempt was made for when last looked at, as they came."""
         self.returned: list[tuple[int, Ticket]] = []
         """Those who came back to their places: a heap, in which some may have left."""
 
@@ -49,11 +51,14 @@ class Line:
             heapq.heappush(self.returned, (ticket.sequence, ticket))
         else:
             self._fresh[ticket] = None
+            if not ticket.request.attempts:
+                self._untried[ticket] = None
 
     def remove(self, ticket: Ticket) -> None:
         """Takes out who isn't queued any more."""
         if ticket in self._fresh:
             del self._fresh[ticket]
+            self._untried.pop(ticket, None)
             return
         alive = self.size - len(self._fresh)
         if len(self.returned) > SWEEP_FROM and len(self.returned) > 2 * alive:
@@ -71,9 +76,13 @@ class Line:
         return fresh
 
     def youngest_untried(self) -> Ticket | None:
-        """The last who came, unless an attempt was made for it already."""
-        ticket = next(reversed(self._fresh), None)
-        return None if ticket is None or ticket.request.attempts else ticket
+        """The last who came of those that no attempt was made for, here or elsewhere."""
+        while self._untried:
+            ticket = next(reversed(self._untried))
+            if not ticket.request.attempts:
+                return ticket
+            del self._untried[ticket]  # a hedge was begun for it: once tried, it is so for good
+        return None
 
 
 class _Crowd:

@@ -249,6 +249,18 @@ def test_who_was_tried_already_keeps_its_place_whatever_comes(tried: str) -> Non
     assert turns.to_shed(make_request(priority=Priority.CRITICAL), 0.0) is None
 
 
+def test_whoever_a_hedge_was_begun_for_keeps_its_place_and_the_one_before_it_makes_room() -> None:
+    turns = Turns()
+    older = waits(turns, make_ticket(0, Priority.BACKGROUND))
+    hedged = waits(turns, make_ticket(1, Priority.BACKGROUND))
+    hedged.request.attempts.append(record())  # at another deployment, while it waits here
+    high = make_request(priority=Priority.HIGH)
+
+    assert turns.to_shed(high, 0.0) is older
+    leave(turns, older)
+    assert turns.to_shed(high, 0.0) is None
+
+
 def test_who_has_risen_to_a_class_makes_no_room_for_it() -> None:
     turns = Turns(AGING)
     ticket = waits(turns, make_ticket(0, Priority.BACKGROUND))

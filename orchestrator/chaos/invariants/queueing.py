@@ -140,6 +140,9 @@ class _Queues:
                     others.pop(request_of(event), None)
             case Kind.ATTEMPT_START:
                 self._attempted.add(request_of(event))
+                for others in self.waiting.values():  # a hedge is tried while the first one waits
+                    if (first := others.get(request_of(event))) is not None:
+                        first.tried = True
             case Kind.DISPATCH:
                 queue.pop(request_of(event), None)
                 return self._known.get((event.deployment, request_of(event)))
