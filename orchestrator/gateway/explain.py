@@ -66,13 +66,14 @@ def _told(record: AttemptRecord) -> dict[str, object]:
         "breaker": record.breaker,
         "first_token_ms": _milliseconds(record, record.first_token_at),
         "total_ms": _milliseconds(record, record.ended_at),
-        "hedge": record.hedge,
+        "hedge": record.hedge or None,
         "resumed_after": record.resumed_after,
         "outcome": record.outcome,
         "error": None if record.error is None else one_line(record.error, MAX_ERROR),
         "decision": record.decision,
     }
-    return {name: value for name, value in told.items() if value not in (None, "", False)}
+    # a wait of 0 ms is told, what was not is left out
+    return {name: value for name, value in told.items() if value is not None and value != ""}
 
 
 def _milliseconds(record: AttemptRecord, at: float | None) -> float | None:
