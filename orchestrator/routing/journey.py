@@ -124,21 +124,29 @@ class Journey:
         elif request.attempts and request.attempts[-1].ended_at is None:
             request.attempts[-1].decision = f"hedged: {deployment.name}"
 
-    def _leg(self) -> PriorityRequest:
+    def _leg(self, deployment: Deployment) -> PriorityRequest:
         """What is handed to a deployment: the request, or a contender with a lane of its own."""
         if self._race is None:
             return self._request
-        return replace(self._request, channel=self._race.enter(hedge=self._request.hedge))
+        lane = self._race.enter(deployment, hedge=self._request.hedge)
+        return replace(self._request, channel=lane)
 
-    def _others_run(self, leg: PriorityRequest) -> bool:
-        """Takes over what a contender has learnt; whether another one is still running."""
-        race, request = self._race, self._request
+    def _others_run(self, leg: PriorityRequest, error: OrchestratorError) -> bool:
+        """Takes over what a contender has learnt; whether the answer is left to another one.
+
+        A hedge that fails never harms the request. Who was asked first may fail in a way that no
+        other deployment helps against: then the request is over, as it would be without a hedge.
+        """
+        race, request, lane = self._race, self._request, leg.channel
         request.first_error = request.first_error or leg.first_error
         request.resume = leg.resume or request.resume
-        if race is None:
+        if race is None or not isinstance(lane, Lane):
             return False
-        race.leave(leg.channel)
-        return bool(race.lanes)
+        race.leave(lane)
+        others = [one.deployment for one in race.lanes]
+        if lane.hedge or error.fails_over:
+            return bool(others)
+        return bool(self._policy.rules.follow(error, lane.deployment, others))
 
     # --- on the way ---
 
@@ -149,7 +157,7 @@ class Journey:
         self._bound_attempts()
         if not self._request.hedge:
             self._decide(self._way_to(deployment))
-        leg = self._leg()
+        leg = self._leg(deployment)
         try:
             deployment.inflight.accept(
                 leg,
@@ -207,7 +215,7 @@ class Journey:
     ) -> None:
         request = self._request
         self._errors.append(error)
-        if leg is not request and self._others_run(leg):
+        if leg is not request and self._others_run(leg, error):
             return
         if request.channel.committed:
             self._after_delivery(deployment, error)

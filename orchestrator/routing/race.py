@@ -13,6 +13,7 @@ from typing_extensions import override
 from orchestrator.channel import Channel
 from orchestrator.errors import RequestCanceledError
 from orchestrator.events import Ending, Failed, TokenChunk
+from orchestrator.routing.deployment import Deployment
 
 
 class Race:
@@ -33,9 +34,9 @@ class Race:
     def __repr__(self) -> str:
         return f"<Race of {len(self.lanes)}, {'won' if self.winner else 'open'}>"
 
-    def enter(self, *, hedge: bool = False) -> "Lane":
+    def enter(self, deployment: Deployment, *, hedge: bool = False) -> "Lane":
         """One more contender; `hedge` if another one is running."""
-        lane = Lane(self, hedge=hedge)
+        lane = Lane(self, deployment, hedge=hedge)
         self.lanes.append(lane)
         return lane
 
@@ -62,14 +63,16 @@ class Lane(Channel):
 
     Args:
         race: Which it takes part in.
+        deployment: Who was asked.
         hedge: Whether another one was running already.
     """
 
-    __slots__ = ("_race", "hedge")
+    __slots__ = ("_race", "deployment", "hedge")
 
-    def __init__(self, race: Race, *, hedge: bool) -> None:
+    def __init__(self, race: Race, deployment: Deployment, *, hedge: bool) -> None:
         super().__init__(held=race.channel.held)
         self._race = race
+        self.deployment = deployment
         self.hedge = hedge
         race.channel.watch(self._tell)
 

@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 
 from orchestrator.channel import Channel
 from orchestrator.chaos.simulation.world import run
-from orchestrator.errors import UpstreamServerError, UpstreamTruncatedError
-from orchestrator.events import Finished, FinishReason, TokenChunk
+from orchestrator.errors import (
+    InvalidRequestError,
+    UpstreamServerError,
+    UpstreamTruncatedError,
+)
+from orchestrator.events import Failed, Finished, FinishReason, TokenChunk
 from orchestrator.plan import RoutePlan
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.routing.hedging import FEWEST_SAMPLES, SAMPLES, HedgeSettings, Hedging
@@ -86,6 +90,26 @@ def test_one_that_fails_leaves_the_answer_to_the_other():
 
     assert (at, answer.text) == (3.0, "second")
     assert outcomes == ["gave_up", "done"]
+
+
+def test_a_request_that_no_deployment_can_answer_ends_at_once_beside_its_hedge():
+    wrong = always(1.2, InvalidRequestError("no such role", param="messages"))
+
+    at, answer, outcomes, _ = raced(wrong, always(2.0, "second", DONE))
+
+    assert at == 1.2
+    assert isinstance(answer.ending, Failed)
+    assert answer.ending.error.message == "no such role"
+    assert outcomes == ["gave_up", "canceled"]
+
+
+def test_a_hedge_that_refuses_the_request_leaves_it_to_who_was_asked_first():
+    wrong = always(0.1, InvalidRequestError("no tools here", param="tools"))
+
+    at, answer, outcomes, _ = raced(always(2.0, "first", DONE), wrong)
+
+    assert (at, answer.text) == (2.0, "first")
+    assert outcomes == ["done", "gave_up"]
 
 
 def test_when_both_fail_the_first_cause_is_told():
@@ -169,7 +193,7 @@ def test_a_percentile_is_that_of_the_newest_first_tokens(times: list[float]):
 def test_whatever_two_contenders_do_only_one_of_them_is_heard(steps: list[tuple[int, str]]):
     channel = Channel()
     race = Race(channel, lambda _: None)
-    lanes = [race.enter(), race.enter()]
+    lanes = [race.enter(deployment("a")), race.enter(deployment("b"))]
     epochs, number = [1, 2], 2
     for lane, epoch in zip(lanes, epochs, strict=True):
         lane.begin(epoch)

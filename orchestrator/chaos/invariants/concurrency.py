@@ -16,7 +16,7 @@ def i25_no_more_at_once_than_the_limit(history: History) -> list[Violation]:
     found: list[Violation] = []
     running: dict[str, dict[str, str | None]] = {}
     """Deployment -> request -> its worker; what a journal doesn't tell to be over may still run."""
-    hedged = {event.request for event in history.of(Kind.DISPATCH) if event.flag("hedge")}
+    hedged = {event.request for event in history.of(Kind.ACCEPT) if event.flag("hedge")}
     started = {event.epoch for event in history.of(Kind.ATTEMPT_START)}
     for event in history.milestones:
         here = running.setdefault(event.deployment, {})

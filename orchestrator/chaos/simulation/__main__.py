@@ -164,14 +164,15 @@ class _Progress:
         self._failed = 0
 
     def __call__(self, tally: Tally) -> None:
-        news = len(tally.failed) > self._failed
-        if not news and tally.real_seconds < self._told_at + PROGRESS_SECONDS:
+        for outcome in tally.failed[self._failed :]:  # at once: the rest may take an hour
+            sys.stderr.write(f"seed {outcome.seed} failed: {outcome.findings[0]}\n")
+        self._failed = len(tally.failed)
+        if tally.real_seconds < self._told_at + PROGRESS_SECONDS:
             return
-        self._told_at, self._failed = tally.real_seconds, len(tally.failed)
-        first = f", the first is {tally.failed[0].seed}" if tally.failed else ""
+        self._told_at = tally.real_seconds
         sys.stderr.write(
             f"{tally.seeds} of {self._seeds} seeds, {tally.rate:.0f} requests/s per core,"
-            f" {len(tally.failed)} failed{first}\n"
+            f" {self._failed} failed\n"
         )
 
 

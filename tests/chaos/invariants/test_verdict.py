@@ -106,7 +106,11 @@ GOOD: dict[str, str] = {
     + "2 dequeue r2\n2 dispatch r2 @w1 #3\n2 dequeue r3\n2 dispatch r3 @w2 #4",
     "I25": "0 dispatch r1 @w1 #1 limit=2\n0 dispatch r2 @w2 #2 limit=2\n"
     "1 terminal r1 outcome=done\n1 dispatch r3 @w1 #3 limit=2\n"
-    "2 worker_dead @w2\n2 dispatch r4 @w1 #4 limit=2",
+    "2 worker_dead @w2\n2 dispatch r4 @w1 #4 limit=2\n"
+    # its hedge still waits elsewhere when its first attempt is over
+    "3 accept r5 deployment=b\n3 accept r5 deployment=c hedge=true\n"
+    "3 dispatch r5 @b1 #5 deployment=b limit=1\n4 attempt_end r5 @b1 #5 deployment=b\n"
+    "4 dispatch r6 @b1 #6 deployment=b limit=1",
     "I23": QUEUED
     + "1 dequeue r1\n1 dispatch r1 @w1 #1\n2 dequeue r3\n2 dispatch r3 @w1 #2\n"
     + "3 dequeue r2\n3 dispatch r2 @w1 #3",
