@@ -10,6 +10,8 @@ from orchestrator.chaos.journal import Event, Kind
 
 WHOLE_RUN = "run"
 """The one phase of a journal that names none, as a simulation's."""
+AT_ONCE = "at once"
+SLOW_CONSUMER = "slow_consumer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,9 @@ class Request:
     phase: str
     asked: float
     outcome: str
-    """done, error, canceled, rejected, cut, indeterminate, or open if the journal ends before."""
+    """done, error, canceled, rejected, cut, indeterminate, or open if the journal ends before.
+
+    A caller who was to dawdle and was cut off for it left by its own doing: canceled."""
     code: str = ""
     first_token: float | None = None
     """Seconds from the question."""
@@ -107,6 +111,9 @@ def _request(
     read, accept = first(mine, Kind.READ), first(mine, Kind.ACCEPT)
     terminal, end = first(mine, Kind.TERMINAL), first(mine, Kind.END_READ)
     outcome, code = _outcome(mine, terminal, end)
+    dawdles = submit.text("reads", AT_ONCE) != AT_ONCE
+    if dawdles and terminal is not None and terminal.text("code", "") == SLOW_CONSUMER:
+        outcome, code = "canceled", SLOW_CONSUMER
     return Request(
         name=name,
         phase=next((phase for at, phase in reversed(phases) if at <= submit.t), WHOLE_RUN),
