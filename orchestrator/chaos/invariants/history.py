@@ -19,6 +19,7 @@ TURNS = 1e-5
 """The same for a word in simulated time, where it takes a few turns of the loop at one instant; a
 loop that spins moves its clock by a microsecond a turn."""
 PER_TOKEN = frozenset({Kind.STEP, Kind.TOKEN, Kind.READ})
+SAMPLES = frozenset({Kind.QUEUE_DEPTH, Kind.READY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class History:
     def __init__(self, events: Iterable[Event]) -> None:
         self.events: Sequence[Event] = list(events)
         self.milestones: list[Event] = []
-        """The events without what happens for every token, which is most of them."""
+        """The events without samples and what happens for every token, which are most of them."""
         self.requests: dict[str, list[Event]] = {}
         """Every request's own events."""
         self.deployments: dict[str, Event] = {}
@@ -51,7 +52,7 @@ class History:
         self._kinds: dict[Kind, list[Event]] = {kind: [] for kind in Kind}
         for event in self.events:
             self._kinds[event.kind].append(event)
-            if event.kind not in PER_TOKEN:
+            if event.kind not in PER_TOKEN and event.kind not in SAMPLES:
                 self.milestones.append(event)
             if event.request is not None:
                 self.requests.setdefault(event.request, []).append(event)

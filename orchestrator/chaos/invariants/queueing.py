@@ -44,13 +44,16 @@ def i7_queue_is_bounded(history: History) -> list[Violation]:
                 replacing.clear()
                 slots = history.settings(event.deployment).number("slots")
                 found += _too_deep(history, event, extra=slots if taken else 0.0)
-            case Kind.RETRY | Kind.QUEUE_DEPTH:
+            case Kind.RETRY:
                 slots = history.settings(event.deployment).number("slots")
                 found += _too_deep(history, event, extra=slots)
             case Kind.REJECT:
                 found += _refused_rightly(history, event, asked.get(request_of(event)))
             case _:
                 pass
+    for event in history.of(Kind.QUEUE_DEPTH):
+        slots = history.settings(event.deployment).number("slots")
+        found += _too_deep(history, event, extra=slots)
     return found
 
 

@@ -24,7 +24,7 @@ def i6_poison_is_one_way(history: History) -> list[Violation]:
     found: list[Violation] = []
     newest: dict[str, float] = {}
     poisoned: set[str] = set()
-    for event in history.milestones:
+    for event in history.events:
         name = event.deployment
         match event.kind:
             case Kind.ENGINE_START:
