@@ -13,9 +13,10 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
                     slow machine
     deployment      -; deployment, slots, queue_capacity, [permits_burst, permits_per_second],
                     [max_restarts, restart_window], [retry_share, retry_floor, retry_window],
-                    [probes], [open_for, max_open_for], [aging], [waiting]: one per deployment,
-                    before all others; a limit that is left out isn't judged; aging is seconds per
-                    class, waiting are places beyond the capacity; open_for is in seconds
+                    [probes], [open_for, max_open_for], [aging], [waiting], [learns]: one per
+                    deployment, before all others; a limit that is left out isn't judged; aging is
+                    seconds per class, waiting are places beyond the capacity; open_for is in
+                    seconds; learns if what a provider says of its limits counts
     engine_start    -; deployment, generation: an engine begins to accept
     poison          -; deployment, cause: class and text of the root cause
     supervisor_dead -; deployment: nobody watches it any more
@@ -65,6 +66,9 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
                     an error that comes of it must tell this text; one with neither request nor
                     worker concerns the whole deployment
     key_paused      -; deployment, key, seconds: the provider asked for a pause of that key
+    key_told        -; deployment, key: the provider told truly what is left of that key's limit
+    key_limited     request, worker, epoch; deployment, key, used_up: the provider refused it for
+                    that key's rate; used_up if nothing was left of its limit
     queue_depth     -; deployment, depth: a measurement at any time
     ready           -; deployment, ready, [live], [within]: what the health page says at that time;
                     within is false if all the while no slot was live
@@ -130,6 +134,8 @@ class Kind(StrEnum):
     END_READ = "end_read"
     FAULT_LANDED = "fault_landed"
     KEY_PAUSED = "key_paused"
+    KEY_TOLD = "key_told"
+    KEY_LIMITED = "key_limited"
     QUEUE_DEPTH = "queue_depth"
     READY = "ready"
     GAUGE = "gauge"

@@ -8,6 +8,7 @@ from orchestrator.chaos.invariants import (
     breaker,
     capacity,
     concurrency,
+    limits,
     queueing,
     routes,
     supervision,
@@ -46,6 +47,8 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "I26": routes.i26_no_deployment_twice,
         "I27": routes.i27_one_bound_on_all_attempts,
         "I28": routes.i28_few_hedges,
+        "I29": limits.i29_what_is_left_is_believed,
+        "I30": limits.i30_a_refused_key_is_slowed_down,
         "I22": answers.i22_all_is_well_after_the_heal,
     }
 )

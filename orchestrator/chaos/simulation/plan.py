@@ -16,6 +16,8 @@ from orchestrator.routing.route import Midstream, Strategy
 
 Mode = Literal["safety", "liveness"]
 Pace = Literal["eager", "slow", "never"]
+Telling = Literal["openai", "anthropic", "nothing", "more", "less"]
+Hint = Literal["seconds", "fraction", "milliseconds", "date", "past", "none"]
 
 
 class Trouble(StrEnum):
@@ -72,6 +74,17 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One per attempt; what comes after the last goes well."""
 
 
+class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the provider itself allows each of its keys, and how it tells of it."""
+
+    per_minute: float
+    """Requests; as many at once after a minute's rest."""
+    telling: Telling = "openai"
+    """In whose headers it says what is left; `more` and `less` say so of what isn't true."""
+    hint: Hint = "seconds"
+    """In which form its refusals say when to come back; `past` is a date that is over."""
+
+
 class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One deployment."""
 
@@ -109,6 +122,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether its runners go on with an answer exactly."""
     prefill: bool = False
     """Whether it goes on with a text."""
+    quota: Quota | None = None
+    """Its provider's own limit, which is learned; None has no such limit, and nothing is."""
 
 
 class RouteShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,10 +7,12 @@ the journal what reaches the provider and what it does to it.
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
+from zlib import crc32
 
 from orchestrator.chaos.journal import Journal, Kind
 from orchestrator.chaos.simulation.host import Host
 from orchestrator.chaos.simulation.plan import Caller, Dice, Shape, Trouble, Weather
+from orchestrator.chaos.simulation.quota import TRUE_TELLINGS, Bucket, hinted
 from orchestrator.errors import (
     InvalidRequestError,
     UpstreamAuthenticationError,
@@ -32,6 +34,8 @@ GATHER_ROUNDS = 120
 HUNG = "no progress within"
 SLOW_PROVIDER = "the provider took longer than"
 PAUSED = "the provider asked for a pause"
+HEADS = 4
+"""Of an answer with headers there are so many speeds, so that answers overtake each other."""
 REVOKED = "the provider refused the key"
 UNFINISHED = "without a finish reason"
 BEFORE_A_TOKEN = frozenset(
@@ -81,6 +85,8 @@ class Provider:
         self._callers = callers
         self._weather = [one for one in weather if one.deployment == shape.name]
         self._lives = 0
+        quota = shape.quota
+        self._buckets = [Bucket(quota) for _ in range(shape.keys)] if quota is not None else []
 
     def factory(self) -> SlotFactory:
         """Makes this deployment's runners."""
@@ -128,6 +134,59 @@ class Provider:
         """A host is ended on purpose."""
         if host in self.hosts:
             self.hosts.remove(host)
+
+    def takes(self, key: int) -> bool:
+        """Whether something is left of a key's limit for the request that has come with it."""
+        quota = self.shape.quota
+        # of a limit that is never told each attempt to be faster is refused, for ever
+        if quota is None or (self.healed and quota.telling == "nothing"):
+            return True
+        return self._buckets[key].take(asyncio.get_running_loop().time())
+
+    def tell(self, key: int, lease: Lease) -> None:
+        """Says in an answer's head what is left of a key's limit."""
+        quota = self.shape.quota
+        if quota is None or lease.on_standing is None:
+            return
+        now = asyncio.get_running_loop().time()
+        telling = "openai" if self.healed and quota.telling != "nothing" else quota.telling
+        standing = self._buckets[key].standing(telling, now)
+        if standing is None:
+            return
+        if telling in TRUE_TELLINGS:
+            self.journal.record(Kind.KEY_TOLD, deployment=self.shape.name, key=key)
+        lease.on_standing(standing)
+
+    def refuse(
+        self, key: int, seconds: float | None, request: PriorityRequest, record: AttemptRecord
+    ) -> float | None:
+        """Refuses a request because of its key's rate; returns when to come back, if it says so.
+
+        Args:
+            key: Which.
+            seconds: That it asks to wait; None until something is left again.
+            request: Whose.
+            record: Of its attempt.
+        """
+        now = asyncio.get_running_loop().time()
+        wait = self._buckets[key].wait(now) if seconds is None else seconds
+        if self.shape.quota is None:
+            told = wait or None
+        else:
+            told = hinted(self.shape.quota.hint, wait, now) if wait else None
+        self.concerns_all(PAUSED)
+        self.journal.record(
+            Kind.KEY_LIMITED,
+            request=request.request_id,
+            worker=record.worker,
+            epoch=record.epoch,
+            deployment=self.shape.name,
+            key=key,
+            used_up=seconds is None,
+        )
+        if told:
+            self.journal.record(Kind.KEY_PAUSED, deployment=self.shape.name, key=key, seconds=told)
+        return told
 
     def landed(self, text: str, record: AttemptRecord, request: PriorityRequest) -> None:
         """A fault took effect on one attempt."""
@@ -192,8 +251,11 @@ class SimRunner:
             lease.arm(Step.CONNECT)
             await self._connect(dice, request, record)
         self._opened(dice, request, record)
+        left = provider.takes(self._key)
         try:
             self._arm(lease, Step.FIRST_TOKEN)
+            if self._shape.quota is not None:
+                await self._head(request, record, lease, left=left)
             await self._begin(dice, request, record)
             await self._gather(lease)
             gap = dice.seconds if dice.trouble is Trouble.SLOW else self._shape.token_seconds
@@ -280,6 +342,16 @@ class SimRunner:
         lease.progress()
         self._provider.journal.record(Kind.STEP, worker=self._worker, budget=lease.budget)
 
+    async def _head(
+        self, request: PriorityRequest, record: AttemptRecord, lease: Lease, *, left: bool
+    ) -> None:
+        speed = crc32(f"{request.request_id}/{record.epoch}".encode()) % HEADS
+        await self._wait(speed * self._shape.token_seconds)
+        self._provider.tell(self._key, lease)
+        if not left:
+            seconds = self._provider.refuse(self._key, None, request, record)
+            raise UpstreamRateLimitedError(PAUSED, retry_after=seconds)
+
     async def _begin(self, dice: Dice, request: PriorityRequest, record: AttemptRecord) -> None:
         # what can go wrong before the first token does
         if self._key in self._shape.revoked and not self._provider.healed:
@@ -291,15 +363,8 @@ class SimRunner:
         await self._wait(self._shape.token_seconds)
         match dice.trouble:
             case Trouble.RATE_LIMITED:
-                self._provider.concerns_all(PAUSED)
-                if dice.seconds:
-                    self._provider.journal.record(
-                        Kind.KEY_PAUSED,
-                        deployment=self._shape.name,
-                        key=self._key,
-                        seconds=dice.seconds,
-                    )
-                raise UpstreamRateLimitedError(text, retry_after=dice.seconds or None)
+                seconds = self._provider.refuse(self._key, dice.seconds, request, record)
+                raise UpstreamRateLimitedError(text, retry_after=seconds)
             case Trouble.SERVER_ERROR:
                 raise UpstreamServerError(text)
             case Trouble.BAD_REQUEST:

@@ -17,9 +17,11 @@ from orchestrator.chaos.simulation.plan import (
     Injection,
     Mode,
     Plan,
+    Quota,
     RouteShape,
     Shape,
     Trouble,
+    Weather,
 )
 from orchestrator.points import Point
 
@@ -67,6 +69,9 @@ def draw(seed: int, mode: Mode = "safety") -> Plan:
     shapes = [_with_seams(routing, shape) for shape in shapes]
     keys = random.Random(f"keys {seed}")
     shapes = [_with_keys(keys, shape) for shape in shapes]
+    limits = random.Random(f"limits {seed}")
+    if _falls(limits, 0.5):
+        shapes = [_with_quota(limits, shape) for shape in shapes]
     routes = {"both": tuple(names)} if len(names) > 1 else {}
     on_grid = seed % 2 == 0
     return Plan(
@@ -83,6 +88,7 @@ def draw(seed: int, mode: Mode = "safety") -> Plan:
             routes,
         ),
         injections=_injections(chance, names, mode),
+        weather=tuple(_storm(limits, shape) for shape in shapes if _has_storms(limits, shape)),
     )
 
 
@@ -160,6 +166,30 @@ def _with_keys(chance: random.Random, shape: Shape) -> Shape:
     bad = chance.choice((0, 0, keys - 1))
     return msgspec.structs.replace(
         shape, keys=keys, revoked=tuple(sorted(chance.sample(range(keys), bad)))
+    )
+
+
+def _with_quota(chance: random.Random, shape: Shape) -> Shape:
+    quota = Quota(
+        per_minute=chance.choice((12.0, 30.0, 60.0, 120.0, 600.0)),
+        telling=chance.choice(("openai", "openai", "anthropic", "nothing", "more", "less")),
+        hint=chance.choice(("seconds", "fraction", "milliseconds", "date", "past", "none")),
+    )
+    return shape if shape.local else msgspec.structs.replace(shape, quota=quota)
+
+
+def _has_storms(chance: random.Random, shape: Shape) -> bool:
+    return shape.quota is not None and _falls(chance, 0.4)
+
+
+def _storm(chance: random.Random, shape: Shape) -> Weather:
+    begin = chance.uniform(0.0, POISON_TIME)
+    return Weather(
+        deployment=shape.name,
+        begin=begin,
+        end=begin + chance.choice((0.2, 1.0)),
+        dice=Dice(trouble=Trouble.RATE_LIMITED, seconds=chance.choice((0.0, 0.3, 2.0))),
+        share=chance.choice((0.3, 1.0)),
     )
 
 

@@ -48,6 +48,9 @@ READ_SECONDS = 60.0
 """Seconds after the last deadline by which even the slowest reader is done."""
 PROBE_SECONDS = 120.0
 PROBE_STEP = 0.05
+WIN_BACK_SECONDS = 900.0
+"""Seconds by which every key has its rate back; one that was refused may rest for 300."""
+WIN_BACK_STEP = 1.0
 AFTER_HEAL = 20
 WARM_UPS = 12
 A_LITTLE_MORE = 1.05
@@ -197,12 +200,14 @@ class _Trial:
         plan = self._plan
         self._journal.record(Kind.RUN, seed=plan.seed, mode=plan.mode, grid=plan.grid)
         for shape in self._plan.shapes:
-            limits: dict[str, float] = {}
+            limits: dict[str, float | bool] = {}
             if shape.requests_per_minute is not None:
                 limits["permits_burst"] = max(1.0, shape.requests_per_minute * BURST_SHARE)
                 limits["permits_per_second"] = shape.requests_per_minute / SPAN_SECONDS
             if shape.aging is not None:
                 limits["aging"] = shape.aging
+            if shape.quota is not None:
+                limits["learns"] = True
             self._journal.record(
                 Kind.DEPLOYMENT,
                 deployment=shape.name,
@@ -316,7 +321,9 @@ class _Trial:
     async def _probe(self, deployment: RunningDeployment) -> None:
         """All slots at once must serve: what is lost to a leak is seen from outside."""
         name = deployment.plan.name
-        if self._providers[name].shape.tokens_per_minute is not None:
+        if self._providers[name].shape.quota is not None:
+            await self._win_back(deployment)
+        elif self._providers[name].shape.tokens_per_minute is not None:
             # what the load used counts for a minute, and a small queue holds no more who wait
             await asyncio.sleep(SPAN_SECONDS * A_LITTLE_MORE)
         for number in range(WARM_UPS):  # a breaker may be open still, and lets one in at a time
@@ -339,9 +346,26 @@ class _Trial:
         await asyncio.gather(*(self._ask(prober, must_succeed=True) for prober in probers))
         self._gauge(f"served at once by {name}", min(provider.most_open, slots), slots)
 
+    async def _win_back(self, deployment: RunningDeployment) -> None:
+        """A key that was slowed down gets its rate back, step by step, by what is accepted."""
+        name, keys = deployment.plan.name, deployment.gates.limiter.keys
+        until = self._loop.time() + WIN_BACK_SECONDS
+
+        def slowed() -> int:
+            return sum(key.slowed_to is not None for key in keys)
+
+        for number in itertools.count():
+            if not slowed() or self._loop.time() > until:
+                break
+            await self._ask(self._prober(name, f"back-{name}-{number}", tokens=1))
+            await asyncio.sleep(WIN_BACK_STEP)
+        self._gauge(f"slowed keys of {name}", slowed(), 0)
+        await asyncio.sleep(SPAN_SECONDS * A_LITTLE_MORE)
+
     async def _go_on_as_before(self) -> None:
         """Every request over every route succeeds, once nothing is broken any more."""
         rates = [shape.requests_per_minute or SPAN_SECONDS for shape in self._plan.shapes]
+        rates += [shape.quota.per_minute for shape in self._plan.shapes if shape.quota is not None]
         # what was sent before counts for a minute, and each request for a little longer than that
         await asyncio.sleep(SPAN_SECONDS * A_LITTLE_MORE)
         step = A_LITTLE_MORE * SPAN_SECONDS / min(SPAN_SECONDS, *rates)
@@ -395,6 +419,7 @@ def _deployment_plan(shape: Shape, provider: Provider) -> DeploymentPlan:
     limits = RateLimits(
         requests_per_minute=shape.requests_per_minute,
         tokens_per_minute=shape.tokens_per_minute,
+        learn=shape.quota is not None,
     )
     return DeploymentPlan(
         name=shape.name,

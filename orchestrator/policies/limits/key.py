@@ -135,6 +135,11 @@ class KeyLimiter:
     def __repr__(self) -> str:
         return f"<KeyLimiter {self.number} {self.state}, {self.outstanding} out>"
 
+    @property
+    def slowed_to(self) -> float | None:
+        """Starts per minute that refusals have left it; None if it isn't slowed down."""
+        return None if self._throttle is None else self._throttle.per_minute
+
     def too_large(self, prompt: int, answer: int) -> RequestTooLargeError | None:
         """Why no waiting can make such a request possible, or None if it can."""
         amounts = (1, prompt + answer, prompt, answer)
@@ -287,7 +292,7 @@ class KeyLimiter:
             return
         if self._throttle is None:
             self._throttle = Throttle(self._base(now), now)
-        elif began_at >= self._throttle.changed_at:
+        elif began_at >= self._throttle.lowered_at:
             self._throttle.lower(now)
 
     def _rest_of(self, state: KeyState) -> float:

@@ -48,7 +48,7 @@ class Throttle:
         now: Loop time, seconds.
     """
 
-    __slots__ = ("_base", "_changed_at", "_pace", "per_minute")
+    __slots__ = ("_base", "_changed_at", "_pace", "lowered_at", "per_minute")
 
     SHARE = 0.5
     """Of the rate, what is left after a refusal."""
@@ -63,6 +63,8 @@ class Throttle:
         self._changed_at = now
         self.per_minute = self._base
         """Starts per minute now."""
+        self.lowered_at = now
+        """Loop time, seconds; the refusal of what began before says nothing of a lower rate."""
         self.lower(now)
 
     def __repr__(self) -> str:
@@ -70,11 +72,12 @@ class Throttle:
 
     @property
     def changed_at(self) -> float:
-        """Loop time, seconds; what began before says nothing about the rate of now."""
+        """Loop time, seconds; the success of what began before says nothing of a higher rate."""
         return self._changed_at
 
     def lower(self, now: float) -> None:
         """The key was refused at this rate."""
+        self.lowered_at = now
         self._set(max(1.0, self.per_minute * self.SHARE), now)
 
     def recover(self, now: float) -> bool:

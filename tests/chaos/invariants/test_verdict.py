@@ -25,6 +25,12 @@ QUEUED = (
     "0 accept r3 priority=1 deadline=9 depth=4 caller=bob\n"
 )
 
+TOLD = (
+    "0 dispatch r1 @w1 #1\n0 dispatch r2 @w2 #2\n{later} key_told key=0\n"
+    "1.1 key_limited r2 #2 key=0 used_up=true\n"
+)
+LEARNS = "0 deployment slots=2 learns=true permits_burst=2 permits_per_second=1\n"
+
 HEALTHY = """
 0 run seed=1
 0 engine_start generation=1
@@ -122,6 +128,12 @@ GOOD: dict[str, str] = {
     "1 dispatch r1 @b #2 hedge=true\n1 attempt_start r1 @b #2",
     "I28": "0 submit r1 route=m hedge_share=0.5\n1 dispatch r1 @b #2 hedge=true\n"
     "2 submit r2 route=m hedge_share=0.5\n3 dispatch r2 @b #3 hedge=true",
+    "I29": TOLD.format(later="1") + "2 dispatch r3 @w1 #3\n90 dispatch r4 @w1 #4\n"
+    "90.1 key_limited r4 #4 key=0 used_up=true",
+    "I30": LEARNS + "0 dispatch r1 @w1 #1\n0.1 dispatch r2 @w2 #2\n0.1 provider_start r1 #1\n"
+    "0.1 provider_start r2 #2\n0.1 key_limited r1 #1 key=0\n0.2 key_limited r2 #2 key=0\n"
+    "0.2 dispatch r3 @w1 #3\n0.2 provider_start r3 #3\n2.1 dispatch r4 @w1 #4\n"
+    "2.1 provider_start r4 #4",
     "I17": "0 submit r1 reads=never\n1 terminal r1 outcome=error code=slow_consumer\n"
     "0 submit r2\n1 terminal r2 outcome=error code=deadline_exceeded",
     "I18": "0 engine_start generation=1\n1 supervisor_dead\n1 poison cause=stopped",
@@ -326,6 +338,18 @@ BAD: list[tuple[str, str, str]] = [
             "1 dispatch r1 @b #5 hedge=true"
         ),
         "beyond the budget of m",
+    ),
+    (
+        "I29",
+        TOLD.format(later="1") + "2 dispatch r3 @w1 #3\n2 key_limited r3 #3 key=0 used_up=true",
+        "permitted at 2.0 s, refused at 2.0 s",
+    ),
+    (
+        "I30",
+        LEARNS + "0 dispatch r1 @w1 #1\n0.1 key_limited r1 #1 key=0\n"
+        "0.2 dispatch r3 @w1 #3\n0.2 provider_start r3 #3\n1 dispatch r4 @w1 #4\n"
+        "1 provider_start r4 #4",
+        "start 2 permitted at 1.0 s, 1.4",
     ),
     ("I17", "0 submit r1\n1 terminal r1 outcome=error code=slow_consumer", "had read at once"),
     ("I18", "0 engine_start generation=1\n1 supervisor_dead", "was not poisoned"),

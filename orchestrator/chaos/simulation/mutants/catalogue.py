@@ -25,6 +25,7 @@ INFINITY, RAKKA, HF2Q = "infinity, pull request 668", "rakka", "hf2q"
 QUEUE = "orchestrator.policies.queue"
 ROUTER, JOURNEY = "orchestrator.routing.router", "orchestrator.routing.journey"
 WIRING = "orchestrator.wiring"
+KEY = "orchestrator.policies.limits.key"
 PROTOTYPE = "the prototype of the simulation"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -82,6 +83,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("pause of a key ignored", RAKKA, instead_of(RateLimiter, policies.IgnoresPauses)),
     Mutant("permit of another key", HERE, instead_of(RateLimiter, policies.SendsTheNextKey)),
+    Mutant("earlier of two pauses", "LiteLLM", grafted([policies.RestsForTheSooner])),
+    Mutant("what is left ignored", HERE, (Patch(KEY, "Mirror", policies.HearsAndForgets),)),
+    Mutant(
+        "what is on its way forgotten",
+        HERE,
+        (Patch(KEY, "Mirror", policies.ForgetsWhatIsOnItsWay),),
+    ),
+    Mutant("slowed down in name", HERE, (Patch(KEY, "Throttle", policies.SlowsInName),)),
+    Mutant("slow for ever", HERE, (Patch(KEY, "Throttle", policies.StaysSlow),)),
     Mutant("open time does not grow", HERE, instead_of(Breaker, policies.OpensForAsLong)),
     Mutant("probe kept by a cancel", HERE, instead_of(Breaker, policies.KeepsTheProbe)),
     Mutant("verdict of an old era counts", HERE, instead_of(Breaker, policies.CountsOldVerdicts)),

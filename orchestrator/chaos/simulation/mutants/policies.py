@@ -7,11 +7,14 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.inflight import Shed, Ticket
 from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.concurrency import Concurrency
-from orchestrator.policies.limits.key import Permit
+from orchestrator.policies.limits.key import KeyLimiter, KeyState, Permit
 from orchestrator.policies.limits.limiter import RateLimiter
+from orchestrator.policies.limits.mirror import Mirror
+from orchestrator.policies.limits.pace import Throttle
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.retry import RetryBudget
 from orchestrator.request import PriorityRequest
+from orchestrator.standing import Allowance
 from orchestrator.turns import TOP, Turns
 
 
@@ -46,6 +49,51 @@ class SendsTheNextKey(RateLimiter):
         self.keys[permit.key].outstanding -= 1
         other.outstanding += 1
         return Permit(other, prompt, answer, now)
+
+
+class RestsForTheSooner(KeyLimiter):
+    """Of two times until which a key rests the earlier one counts."""
+
+    @override
+    def rest(self, until: float, state: KeyState = "paused") -> None:
+        now = self.rests_until
+        self.rests_until, self.state = (min(now, until) if now else until), state
+
+
+class HearsAndForgets(Mirror):
+    """What a provider says is left is noted and not kept."""
+
+    @override
+    def has_room(self, amount: float, now: float) -> bool:
+        return True
+
+
+class ForgetsWhatIsOnItsWay(Mirror):
+    """What was sent and isn't answered yet is taken to be in the number that an answer tells."""
+
+    def __init__(self, told: Allowance, unheard: float, now: float) -> None:
+        super().__init__(told, 0.0 * unheard, now)
+
+    @override
+    def hear(self, told: Allowance, unheard: float, now: float) -> None:
+        self._believe(told, now)
+        self._left = min(told.remaining, self.limit)
+
+
+class SlowsInName(Throttle):
+    """A key that was refused is slowed down, and nobody keeps to it."""
+
+    @override
+    def ready_in(self) -> float:
+        return 0.0
+
+
+class StaysSlow(Throttle):
+    """A key that was slowed down stays so for ever."""
+
+    @override
+    def recover(self, now: float) -> bool:
+        return False
 
 
 class NeverRefuses(PriorityQueue):
