@@ -157,20 +157,19 @@ class Config(Section):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What works but should be mended, a line each."""
-        secrets = tuple(
+        return tuple(
             f"{path_text(path)}: the secret stands in the file; use {{env: NAME}} or {{file: PATH}}"
             for path, secret in self._secrets()
             if secret.origin == "inline"
         )
-        return (*secrets, *self._unpriced())
 
-    def _unpriced(self) -> Iterator[str]:
-        if not any(budget.usd is not None for budget in self.budgets):
-            return
-        for name, deployment in self.deployments.items():
-            model = deployment.runner.model
-            if not any(model.startswith(known) for known in self.prices):
-                yield f"deployments.{name}: prices has none for {model}: no budget in USD counts it"
+    def covered_by(self, budget: Budget) -> tuple[str, ...]:
+        """The deployments whose cost counts in a budget."""
+        if budget.deployment not in {None, "*"}:
+            return tuple(name for name in self.deployments if name == budget.deployment)
+        if budget.route not in {None, "*"}:
+            return self.all_routes.get(str(budget.route), ())
+        return tuple(self.deployments)
 
     def _secrets(self) -> Iterator[tuple[tuple[str, ...], Secret]]:
         for name, deployment in self.deployments.items():
@@ -269,6 +268,8 @@ def parse(
             config = Config.model_validate(document.data, context=around)
         except ValidationError as error:
             findings += findings_in(error, document, schema())
+        else:
+            findings += _price_findings(config, document)
     # raised out here, so that no pydantic error with the values of secrets is chained to it
     if config is None or findings:
         first = min(findings, key=lambda finding: finding.line)
@@ -396,6 +397,22 @@ def _reach_findings(document: Document) -> Iterator[Finding]:
     if isinstance(host, str) and host.strip() and not asks and not _is_loopback(host):
         path = ("server", "host")
         yield Finding(line=document.line_of(path), path=path, text=OPEN_TO_ALL)
+
+
+def _price_findings(config: Config, document: Document) -> Iterator[Finding]:
+    """Checks that what a budget in USD covers has a price: it could not be held else."""
+    for index, budget in enumerate(config.budgets):
+        if budget.usd is None or budget.unknown_price == "allow":
+            continue
+        for name in config.covered_by(budget):
+            model = config.deployments[name].runner.model
+            if not any(model.startswith(known) for known in config.prices):
+                path = ("budgets", index, "usd")
+                text = (
+                    f"prices has none for {shown(model)}, which deployment {name} runs, so nobody"
+                    " knows what it costs: add one (0 if it is free), or say unknown_price: allow"
+                )
+                yield Finding(line=document.line_of(path), path=path, text=text)
 
 
 def _budget_findings(document: Document) -> Iterator[Finding]:

@@ -227,7 +227,7 @@ def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> D
         queue=QueueSettings(
             aging=section.queue.aging,
             on_full=section.queue.on_full,
-            waiting=section.queue.waiting,
+            waiting=section.queue.waiting or QueueSettings().waiting,
         ),
         concurrency=_concurrency(section),
         limits=keys[0].limits if keys else _limits(section.limits, section.runner),

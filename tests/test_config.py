@@ -617,9 +617,29 @@ def test_a_fault_of_the_books_is_told_in_one_line(lines: str, fault: str):
     assert fault in told
 
 
-def test_a_budget_in_usd_over_a_model_without_price_is_warned_of():
-    budget = "budgets: [{route: local, per: day, usd: 1}]\n"
+@pytest.mark.parametrize("scope", ["caller: ann", "caller: '*'", "route: local", "deployment: '*'"])
+def test_a_budget_in_usd_over_a_model_without_a_price_is_an_error(scope: str):
+    budget = f"budgets: [{{{scope}, per: day, usd: 1}}]"
 
-    (warning,) = parse(SMALL + budget).warnings
-    assert warning.startswith("deployments.local: prices has none for m")
-    assert parse(f"{SMALL}{budget}prices: {{m: {{input: 1, output: 1}}}}").warnings == ()
+    (told,) = faults(SMALL + budget)
+    assert 'budgets[0].usd: prices has none for "m", which deployment local runs' in told
+    assert parse(f"{SMALL}{budget}\nprices: {{m: {{input: 0, output: 0}}}}").warnings == ()
+    assert parse(SMALL + budget.replace("usd: 1", "usd: 1, unknown_price: allow")).warnings == ()
+
+
+def test_a_budget_needs_prices_of_what_it_covers_and_of_nothing_else():
+    two = "deployments:\n  local: {runner: {kind: torch, model: m}}\n  a: {runner: gpt-4o}\n"
+    prices = "prices: {gpt: {input: 1, output: 1}}\n"
+
+    assert parse(f"{two}{prices}budgets: [{{deployment: a, per: day, usd: 1}}]").budgets
+    assert parse(f"{two}{prices}budgets: [{{route: local, per: day, tokens: 1}}]").budgets
+    (told,) = faults(f"{two}{prices}budgets: [{{caller: ann, per: day, usd: 1}}]")
+    assert "which deployment local runs" in told
+
+
+@pytest.mark.parametrize("on_full", ["", ", on_full: failover", ", on_full: reject"])
+def test_extra_places_that_nobody_could_take_are_an_error(on_full: str):
+    told = fault_of(f"queue: {{waiting: 5{on_full}}}")
+
+    assert "queue: waiting is for on_full: wait, not for on_full: " in told
+    assert parse(f"{SMALL}    queue: {{waiting: 5, on_full: wait}}").deployments

@@ -39,9 +39,12 @@ class Budget(Section):
     per: Literal["hour", "day", "month"]
     """The calendar's hour, day or month, in UTC."""
     usd: Annotated[int, money(NANO_PLACES)] | None = None
-    """How much money; models without a price in `prices` count nothing."""
+    """How much money; each model that it covers needs a price in `prices`."""
     tokens: Annotated[int, whole(1, 10**15)] | None = None
     """Or how many tokens, prompts and answers together."""
+    unknown_price: Literal["refuse", "allow"] = "refuse"
+    """refuse: models that it covers without a price are an error; allow: what they are asked counts
+    nothing, for nobody knows what it costs."""
     on_exceeded: Literal["reject", "throttle", "warn"] = "reject"
     """reject: 429 until the time is over; throttle: one request at a time, after all others; warn:
     a line in the log."""

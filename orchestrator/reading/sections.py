@@ -176,8 +176,14 @@ class Queue(Section):
     """A request that waits rises by one priority each time; null: it never does."""
     on_full: Literal["reject", "wait", "failover"] = "failover"
     """What one more meets: 429; the next deployment, else an extra place; the next, else 429."""
-    waiting: Annotated[int, whole(1, 1_000_000)] = 256
-    """Extra places with on_full: wait."""
+    waiting: Annotated[int, whole(1, 1_000_000)] | None = None
+    """Extra places with on_full: wait; null is 256."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.waiting is not None and self.on_full != "wait":
+            raise wrong(f"waiting is for on_full: wait, not for on_full: {self.on_full}")
+        return self
 
 
 class Concurrency(Section):

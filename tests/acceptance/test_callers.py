@@ -24,7 +24,7 @@ deployments:
   hosted: {{runner: {{kind: openai, base_url: "{url}", model: big-2026-01-01}}}}
   other: {{runner: {{kind: openai, base_url: "{url}", model: small}}}}
 callers: {{keys: ./keys.json}}
-prices: {{big: {{input: 2, output: 4}}}}
+prices: {{big: {{input: 2, output: 4}}, small: {{input: 1, output: 1}}}}
 budgets: [{{caller: "*", per: month, usd: 8}}]
 ledger: {{path: ./usage.db}}
 """
