@@ -79,6 +79,7 @@ class Gateway(FastAPI):
         door: Lets callers in; None lets everybody in.
         ledger: The usage ledger, for administrators; None if there is none.
         repeats: What is kept for requests that come again; None if nothing is.
+        explained: Whether responses tell their attempts; None leaves it to each caller.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Gateway(FastAPI):
         door: Door | None = None,
         ledger: Path | None = None,
         repeats: Repeats | None = None,
+        explained: bool | None = None,
     ) -> None:
         super().__init__(
             title="orchestrator",
@@ -120,6 +122,7 @@ class Gateway(FastAPI):
                 door=door,
                 repeats=repeats,
                 reading=reading,
+                explained=explained,
             )
             for api in APIS
         }

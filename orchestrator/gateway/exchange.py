@@ -73,6 +73,7 @@ class Exchange:
         door: Lets callers in; None lets everybody in.
         repeats: What is kept for requests that come again; None if nothing is.
         reading: Held while a large body is read; of the whole gateway.
+        explained: Whether responses tell their attempts; None leaves it to each caller.
     """
 
     def __init__(
@@ -88,9 +89,11 @@ class Exchange:
         door: Door | None = None,
         repeats: Repeats | None = None,
         reading: asyncio.Lock | None = None,
+        explained: bool | None = None,
     ) -> None:
         self._api = api
         self._reading = reading or asyncio.Lock()
+        self._explained = explained
         self._repeats = repeats
         self._door = door
         self._router = router
@@ -105,6 +108,7 @@ class Exchange:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
         visit = Visit.of(scope)
+        visit.explained = self._explained
         try:
             await self._serve(visit, scope, receive, send)
         except OrchestratorError as error:
@@ -199,7 +203,7 @@ class Exchange:
             raise ending.error
         visit.status = 200
         writer = make_writer()
-        if EXPLAIN in visit.headers and wants_explanation(visit):
+        if (visit.explained or EXPLAIN in visit.headers) and wants_explanation(visit):
             writer = Explaining(writer, request)
             explain(visit)
         await send(_head(visit))

@@ -1,5 +1,7 @@
 """What became of a request, for a caller who asks with the header `x-orchestrator-explain: 1`.
 
+`server.explain` may say that all are told, or none.
+
 The response's headers tell the attempts so far, which are all of them where the answer comes whole
 or is an error. A stream's headers go out with its first token, so what became of the request is
 told once more in a comment before its end. An attempt's time in the queue has its wait for a permit
@@ -7,7 +9,8 @@ in it, which is told apart too, and that for the end of a backoff.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from typing_extensions import override
 
@@ -19,6 +22,10 @@ from orchestrator.request import AttemptRecord, PriorityRequest
 
 EXPLAIN = b"x-orchestrator-explain"
 NO = (b"", b"0", b"false")
+EXPLAINED: Mapping[str, bool | None] = MappingProxyType(
+    {"on_request": None, "always": True, "never": False}
+)
+"""By what `server.explain` says."""
 ATTEMPTS = "x-orchestrator-attempts"
 DEPLOYMENT = "x-orchestrator-deployment"
 MAX_ERROR = 160
@@ -28,9 +35,11 @@ MAX_CHARACTERS = 6144
 
 
 def explain(visit: Visit) -> None:
-    """Adds the headers to a response that isn't started yet, if the caller asked for them."""
+    """Adds the headers to a response that isn't started yet, if they are wanted."""
     request = visit.request
-    if request is None or EXPLAIN not in visit.headers or not wants_explanation(visit):
+    if request is None or not (visit.explained or EXPLAIN in visit.headers):
+        return
+    if not wants_explanation(visit):
         return
     for record in request.attempts:
         if record.outcome in {"done", "running"} and record.first_token_at is not None:
@@ -39,7 +48,9 @@ def explain(visit: Visit) -> None:
 
 
 def wants_explanation(visit: Visit) -> bool:
-    """Whether the caller asked."""
+    """Whether all are told, or else whether this caller asked."""
+    if visit.explained is not None:
+        return visit.explained
     return visit.headers.get(EXPLAIN, b"").strip().lower() not in NO
 
 

@@ -24,6 +24,7 @@ from orchestrator.config import Config
 from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.connection import ConnectionLimits, room_for
 from orchestrator.gateway.entrance import make_door
+from orchestrator.gateway.explain import EXPLAINED
 from orchestrator.gateway.listener import Listener, bind
 from orchestrator.gateway.repeats.making import make_repeats
 from orchestrator.gateway.screen import Screen
@@ -92,6 +93,7 @@ async def _serve(
         access_log=config.server.access_log,
         keep_alive=config.server.keep_alive,
         resume_window=config.server.resume_window,
+        explained=EXPLAINED[config.server.explain],
         door=door,
         repeats=make_repeats(config, system.router.submit, system.router.enter_repeat),
         ledger=config.ledger.path if config.ledger else None,

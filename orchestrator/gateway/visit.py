@@ -33,6 +33,8 @@ class Visit:
     """0 until a response is started."""
     request: PriorityRequest | None = None
     """Set as soon as it could be read."""
+    explained: bool | None = None
+    """Whether the response tells the attempts; None if its caller says so."""
     _response_headers: Headers = field(init=False)
 
     def __post_init__(self) -> None:

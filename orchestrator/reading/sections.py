@@ -90,6 +90,9 @@ class Server(Section):
     resume_window: Annotated[float, seconds(0.0)] = 0.0
     """How long a client whose connection broke may stay away and still get the rest of its stream
     (Last-Event-ID); 0s ends an answer with its connection."""
+    explain: Literal["on_request", "always", "never"] = "on_request"
+    """Who is told a request's attempts in x-orchestrator-* headers: who asks with
+    x-orchestrator-explain: 1, everybody or nobody."""
     access_log: bool = True
     """Whether each request is one line in the log; prompts never are."""
 

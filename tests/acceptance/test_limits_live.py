@@ -22,7 +22,11 @@ LIMIT = 120
 @pytest.mark.live
 @pytest.mark.timeout(SECONDS + 40)
 async def test_no_window_at_a_socket_sees_more_than_the_limit(tmp_path: Path) -> None:
-    """One answer in ten is a 500, one in twenty a 429."""
+    """One answer in ten is a 500, one in twenty a 429, which does not come of the rate here.
+
+    So `learn` is off: no rate would be slow enough for such a provider, and a key that is slowed
+    down again before it has won its rate back uses 0.4 of it.
+    """
     loop = asyncio.get_running_loop()
     whole = answer(delta("yes"), delta(finish="stop"), b"data: [DONE]\n\n")
     scripts = [
@@ -37,7 +41,7 @@ async def test_no_window_at_a_socket_sees_more_than_the_limit(tmp_path: Path) ->
               d:
                 runner: {{kind: openai, model: m, base_url: '{provider.url}', api_key: k}}
                 slots: 32
-                limits: {{requests_per_minute: {LIMIT}}}
+                limits: {{requests_per_minute: {LIMIT}, learn: false}}
                 breaker: {{failure_threshold: 10000, failure_rate: 1}}
             """,
             folder=tmp_path,
@@ -61,8 +65,7 @@ async def test_no_window_at_a_socket_sees_more_than_the_limit(tmp_path: Path) ->
         seen = [(request.at, 1.0) for request in provider.requests]
 
     assert most_in_a_minute(seen) <= LIMIT
-    # each 429 halves the key's rate, which takes half a minute to be won back
-    assert most_in_a_minute(seen) >= 0.4 * min(LIMIT, LIMIT * SECONDS / 60.0)
+    assert most_in_a_minute(seen) >= 0.8 * min(LIMIT, LIMIT * SECONDS / 60.0)
     burst, rate = 0.1 * LIMIT, LIMIT / 60.0
     for number, (at, _) in enumerate(seen):
         for later, (until, _) in enumerate(seen[number:], 1):

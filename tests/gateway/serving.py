@@ -88,6 +88,7 @@ async def serving(
     patience: ConnectionLimits | None = None,
     door: Door | None = None,
     ledger: Path | None = None,
+    explained: bool | None = None,
     repeats: Callable[[Submit], Repeats] | None = None,
     **settings: Unpack[Settings],
 ) -> AsyncGenerator[Served]:
@@ -101,6 +102,7 @@ async def serving(
             resume_window=resume_window,
             door=door,
             ledger=ledger,
+            explained=explained,
             repeats=repeats(system.router.submit) if repeats else None,
         )
         with bind("127.0.0.1", 0) as sock:

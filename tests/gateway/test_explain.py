@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
+from orchestrator.config import parse
 from orchestrator.errors import UpstreamRateLimitedError, UpstreamServerError
-from orchestrator.gateway.explain import MAX_CHARACTERS, attempts_of
+from orchestrator.gateway.explain import ATTEMPTS, EXPLAINED, MAX_CHARACTERS, attempts_of
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import AttemptRecord
 from tests.fakes.scripted import DONE
 from tests.fakes.systems import make_request
 from tests.gateway.serving import CHAT, Served, body, plays, serving
 
+SMALL = "deployments: {m: {runner: {kind: torch, model: m}}}\n"
 ROUTE = {"r": ["a", "b"]}
 ONCE = RetrySettings(max_attempts=1)
 ASKED = {"x-orchestrator-explain": "1"}
@@ -109,6 +111,31 @@ async def test_nobody_is_told_who_did_not_ask(headers: dict[str, str]) -> None:
             answer = await served.client.post(CHAT, json=body(stream=stream), headers=headers)
             assert not [name for name in answer.headers if name.startswith("x-orchestrator")]
             assert "x-orchestrator" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("setting", "headers", "told_it"),
+    [
+        ("always", {}, True),
+        ("always", {"x-orchestrator-explain": "0"}, True),
+        ("never", ASKED, False),
+        ("on_request", ASKED, True),
+        ("on_request", {}, False),
+    ],
+)
+async def test_a_server_may_tell_everybody_or_nobody_the_attempts(
+    setting: str, headers: dict[str, str], told_it: bool
+) -> None:
+    explained = EXPLAINED[parse(f"{SMALL}server: {{explain: {setting}}}").server.explain]
+    stages = {"m": plays("x", DONE)}
+    async with asyncio.timeout(5), serving(stages, explained=explained) as served:
+        whole = await served.client.post(CHAT, json=body(), headers=headers)
+        stream = await served.client.post(CHAT, json=body(stream=True), headers=headers)
+        refused = await served.client.post(CHAT, json=body(model="no"), headers=headers)
+
+    assert [ATTEMPTS in answer.headers for answer in (whole, stream)] == [told_it] * 2
+    assert (COMMENT in stream.text) is told_it
+    assert refused.status_code == 404
 
 
 def test_what_is_told_of_many_attempts_fits_a_header() -> None:
