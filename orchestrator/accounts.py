@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from orchestrator import metrics
-from orchestrator.errors import LedgerUnavailableError
+from orchestrator.errors import ConfigError, LedgerUnavailableError
 from orchestrator.events import Failed, Finished, Usage
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.row import Row
@@ -104,6 +104,22 @@ class Accounts:
         if self._budgets is not None:
             self._budgets.give_callers_their_own(budgets)
 
+    def change(self, tariffs: Mapping[str, Tariff], budgets: Sequence[Budget]) -> None:
+        """Takes other prices and budgets; who is on its way is billed as it was when it came.
+
+        Args:
+            tariffs: By deployment.
+            budgets: All limits but those of single keys; what was spent of any stays spent.
+
+        Raises:
+            ConfigError: There were no budgets at the start, so nothing was counted.
+        """
+        if self._budgets is not None:
+            self._budgets.change(budgets)
+        elif budgets:
+            raise ConfigError("budgets: there were none at the start, so they need a restart")
+        self._tariffs = tariffs
+
     def guard(self, deployment: str, inspect: Inspect) -> Inspect:
         """Puts a deployment's budgets before its own check of a request."""
         budgets = self._budgets
@@ -132,7 +148,7 @@ class Accounts:
             LedgerUnavailableError: Its ending could not be entered.
         """
         hold = Hold(self._most(request, deployments)) if self._budgets else None
-        request.channel.watch(partial(self._close, request, hold))
+        request.channel.watch(partial(self._close, request, hold, self._tariffs))
         if self._ledger is not None and not self._ledger.available:
             raise LedgerUnavailableError(
                 "the usage ledger can't be written, and nothing is served without it",
@@ -152,7 +168,7 @@ class Accounts:
 
     def _close_repeat(self, ledger: Ledger, request: PriorityRequest) -> None:
         nothing = _Bill(None, Usage(prompt_tokens=0, completion_tokens=0))
-        row = self._row(request, None, nothing, ())
+        row = self._row(request, None, nothing, (), self._tariffs)
         finished = isinstance(request.channel.ending, Finished)
         ledger.append(row._replace(outcome=CACHED) if finished else row)
 
@@ -166,10 +182,12 @@ class Accounts:
         usage = Usage(prompt_tokens=prompt, completion_tokens=tokens - prompt)
         return Amount(price.cost(usage), tokens)
 
-    def _close(self, request: PriorityRequest, hold: Hold | None) -> None:
+    def _close(
+        self, request: PriorityRequest, hold: Hold | None, tariffs: Mapping[str, Tariff]
+    ) -> None:
         attempts = request.attempts
         served = _serving(attempts)
-        tariff = self._tariffs.get(served.deployment) if served else None
+        tariff = tariffs.get(served.deployment) if served else None
         bill = _bill(request, served, tariff)
         unbilled = [attempt for attempt in attempts if attempt is not bill.attempt]
         deployment = served.deployment if served else ""
@@ -180,9 +198,9 @@ class Accounts:
             self._budgets.spend("route", request.model, amount)
             if deployment:
                 self._budgets.spend("deployment", deployment, amount)
-        self._count(request, deployment, bill, unbilled)
+        self._count(request, deployment, bill, unbilled, tariffs)
         if self._ledger is not None:
-            self._ledger.append(self._row(request, served, bill, unbilled))
+            self._ledger.append(self._row(request, served, bill, unbilled, tariffs))
 
     def _count(
         self,
@@ -190,22 +208,16 @@ class Accounts:
         deployment: str,
         bill: _Bill,
         unbilled: Sequence[AttemptRecord],
+        tariffs: Mapping[str, Tariff],
     ) -> None:
         if bill.nano_usd is None:
             metrics.UNPRICED.labels(deployment).inc()
         elif bill.nano_usd:
             metrics.COST.labels(request.model, deployment).inc(bill.nano_usd / NANO_PER_USD)
         for attempt in unbilled:
-            cost = self._seen_cost(request, attempt)
+            cost = _seen_cost(request, attempt, tariffs)
             if cost:
                 metrics.UNBILLED_COST.labels(attempt.deployment).inc(cost / NANO_PER_USD)
-
-    def _seen_cost(self, request: PriorityRequest, attempt: AttemptRecord) -> int | None:
-        """What a provider will ask for an attempt that failed, by the tokens that came of it."""
-        if attempt.first_token_at is None:
-            return 0  # providers charge for answers, not for errors
-        price = self._tariffs[attempt.deployment].price
-        return None if price is None else price.cost(_seen(request, attempt))
 
     def _row(
         self,
@@ -213,13 +225,14 @@ class Accounts:
         served: AttemptRecord | None,
         bill: _Bill,
         unbilled: Sequence[AttemptRecord],
+        tariffs: Mapping[str, Tariff],
     ) -> Row:
         ledger, ending = self._ledger, request.channel.ending
         assert ledger is not None  # noqa: S101 - who calls this has looked
         now = asyncio.get_running_loop().time()
         ended_at_ms = int(self._clock() * 1000)
         first = next((a.first_token_at for a in request.attempts if a.first_token_at), None)
-        costs = [self._seen_cost(request, attempt) for attempt in unbilled]
+        costs = [_seen_cost(request, attempt, tariffs) for attempt in unbilled]
         seen = [_seen(request, a).total_tokens for a in unbilled if a.first_token_at is not None]
         finished = isinstance(ending, Finished)
         usage = bill.usage
@@ -229,7 +242,7 @@ class Accounts:
             caller=_encodable(request.caller),
             route=request.model,
             deployment=served.deployment if served else "",
-            model=self._tariffs[served.deployment].model if served else "",
+            model=tariffs[served.deployment].model if served else "",
             attempts=len(request.attempts),
             prompt_tokens=usage.prompt_tokens if usage else None,
             cached_tokens=usage.cached_tokens if usage else None,
@@ -273,6 +286,16 @@ def _bill(request: PriorityRequest, served: AttemptRecord | None, tariff: Tariff
         usage = _seen(request, served)
         return _Bill(served, usage, price.cost(usage) if price else None, estimated=True)
     return _Bill(None)
+
+
+def _seen_cost(
+    request: PriorityRequest, attempt: AttemptRecord, tariffs: Mapping[str, Tariff]
+) -> int | None:
+    """What a provider will ask for an attempt that failed, by the tokens that came of it."""
+    if attempt.first_token_at is None:
+        return 0  # providers charge for answers, not for errors
+    price = tariffs[attempt.deployment].price
+    return None if price is None else price.cost(_seen(request, attempt))
 
 
 def _seen(request: PriorityRequest, attempt: AttemptRecord) -> Usage:

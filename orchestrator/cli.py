@@ -154,19 +154,27 @@ def serve(
     """
     _log_to_stderr(log_level)
     with _mistakes_told():
-        settings = _read(config)
         given = {"host": host, "port": port}
         changes = {name: value for name, value in given.items() if value is not None}
-        server = settings.server.model_copy(update=changes)
-        settings = settings.model_copy(update={"server": server})
+
+        def read() -> Config:
+            found = _read(config)
+            return found.model_copy(update={"server": found.server.model_copy(update=changes)})
+
+        settings = read()
         if not settings.chaos.enabled and chaos_orders is None:
-            run_gateway(settings)
+            run_gateway(settings, reread=read)
             return
         # stubs and planted bugs come with it, which no gateway needs that may not be broken
         from orchestrator.chaos.attendant.company import accompanied  # noqa: PLC0415
 
         with accompanied(settings, chaos_orders) as company:
-            run_gateway(company.config, points=company.points, beside=company.beside)
+            run_gateway(
+                company.config,
+                reread=lambda: company.adapted(read()),
+                points=company.points,
+                beside=company.beside,
+            )
 
 
 @app.command()

@@ -105,6 +105,11 @@ class RunningDeployment:
         self._supervisor: Ref | None = None
         self._sessions: dict[Credential, Ref] = {}
         self._wake = Wake()
+        self._shown = False
+
+    def show(self) -> None:
+        """Lets the gauges of its name tell of this deployment from now on."""
+        plan, self._shown = self.plan, True
         metrics.for_deployment(plan.name).observe(
             ready=self._ready_level,
             live_slots=lambda: float(self.inflight.live_slots),
@@ -120,6 +125,12 @@ class RunningDeployment:
             metrics.for_deployment(plan.name).observe_key(
                 number + 1, lambda number=number: self._key_level(number)
             )
+
+    def hide(self) -> None:
+        """Leaves the gauges of its name to another deployment, or to nobody."""
+        if self._shown:
+            self._shown = False
+            metrics.for_deployment(self.plan.name).forget()
 
     @property
     def supervisor(self) -> Ref | None:
@@ -256,7 +267,7 @@ class RunningDeployment:
             kill(session)  # it may be waiting for a key that nobody wants any more
             await ended(session)
         await self.plan.factory.aclose()
-        metrics.for_deployment(self.plan.name).forget()
+        self.hide()
 
     def _start_session(self, credential: Credential) -> None:
         def died(cause: BaseException | None) -> None:

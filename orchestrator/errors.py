@@ -13,7 +13,7 @@ can't end an engine.
     │   ├── AuthenticationError           401
     │   ├── PermissionDeniedError         403
     │   ├── ModelNotFoundError, StreamGoneError  404
-    │   ├── IdempotencyConflictError      422
+    │   ├── IdempotencyConflictError, ReloadRefusedError  422
     │   ├── CallerLimitedError            429
     │   ├── QueueFullError                429 ── QueueRejectedError
     │   ├── BudgetExceededError           429
@@ -188,6 +188,13 @@ class IdempotencyConflictError(RequestError):
 
     status_code = 422
     code = "idempotency_conflict"
+
+
+class ReloadRefusedError(RequestError):
+    """The configuration was read anew and can't be taken over; all goes on as before."""
+
+    status_code = 422
+    code = "reload_refused"
 
 
 class StreamGoneError(RequestError):

@@ -211,6 +211,14 @@ GENERATION = Gauge(
 )
 
 
+RELOADS = Counter(
+    "orchestrator_reloads",
+    "Times the configuration was read anew, by result (`applied`, `unchanged`, `refused`).",
+    ["result"],
+    registry=REGISTRY,
+)
+
+
 def _zero() -> float:
     return 0.0
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypedDict, assert_never, cast
 
 from orchestrator import config as sections
@@ -126,15 +127,28 @@ def _log_progress(deployment: str, doing: str) -> None:
     logger.info("%s: %s", deployment, doing)
 
 
+NONE_KEPT: Mapping[str, DeploymentPlan] = MappingProxyType({})
+
+
 def plan_deployments(
-    config: Config, on_progress: OnProgress = _log_progress
+    config: Config,
+    on_progress: OnProgress = _log_progress,
+    kept: Mapping[str, DeploymentPlan] = NONE_KEPT,
 ) -> tuple[list[DeploymentPlan], dict[str, RoutePlan]]:
     """Turns a configuration into plans and routes.
+
+    Args:
+        config: What it says.
+        on_progress: Told what models do while they are loaded.
+        kept: Plans by deployment that are taken as they are: those run already.
 
     Raises:
         ConfigError: A runner can't be made from it.
     """
-    plans = [_plan(name, section, on_progress) for name, section in config.deployments.items()]
+    plans = [
+        kept.get(name) or _plan(name, section, on_progress)
+        for name, section in config.deployments.items()
+    ]
     return plans, {name: _route(route) for name, route in config.routes.items()}
 
 
@@ -162,15 +176,11 @@ def plan_accounts(config: Config) -> Accounts | None:
     limited = bool(config.budgets) or config.callers.keys is not None
     if config.ledger is None and not limited and not config.prices:
         return None
-    prices = PriceTable({name: _price(section) for name, section in config.prices.items()})
     ledger = config.ledger
     return Accounts(
-        {
-            name: Tariff(model=section.runner.model, price=prices.find(section.runner.model))
-            for name, section in config.deployments.items()
-        },
+        plan_tariffs(config),
         budgets=(
-            Budgets(map(_budget, config.budgets), time.time, on_exceeded=metrics.budget_exceeded)  # noqa: TID251 - the calendar's time
+            Budgets(plan_budgets(config), time.time, on_exceeded=metrics.budget_exceeded)  # noqa: TID251 - the calendar's time
             if limited
             else None
         ),
@@ -181,6 +191,20 @@ def plan_accounts(config: Config) -> Accounts | None:
         ),
         clock=time.time,  # noqa: TID251 - the ledger's rows carry the calendar's time
     )
+
+
+def plan_tariffs(config: Config) -> Mapping[str, Tariff]:
+    """What each deployment's model costs."""
+    prices = PriceTable({name: _price(section) for name, section in config.prices.items()})
+    return {
+        name: Tariff(model=section.runner.model, price=prices.find(section.runner.model))
+        for name, section in config.deployments.items()
+    }
+
+
+def plan_budgets(config: Config) -> Sequence[Budget]:
+    """What may be spent, but for what belongs to single keys."""
+    return [_budget(section) for section in config.budgets]
 
 
 def _price(section: sections.Price) -> Price:

@@ -1,4 +1,4 @@
-"""`/admin`: the deployments and their breakers, the keys and the usage, for administrators alone.
+"""`/admin`: deployments, breakers, keys, usage and the reload, for administrators alone.
 
 Whoever comes here has shown an administrator's key; the gateway has looked. Files are read and
 written off the loop.
@@ -8,6 +8,7 @@ import asyncio
 import re
 import sqlite3
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -24,11 +25,13 @@ from orchestrator.callers.record import read_records
 from orchestrator.errors import InvalidRequestError, LedgerUnavailableError
 from orchestrator.gateway.body import read_body
 from orchestrator.gateway.keys import public
+from orchestrator.gateway.reload import Reload
 from orchestrator.ledger.store import GROUPS, By, Sum, reading
 from orchestrator.wiring import System
 
 ADMIN = "/admin"
 MAX_BODY = 64 << 10
+ReloadNow = Callable[[], Awaitable[Reload]]
 _TIME = re.compile(r"[0-9]{1,15}")
 
 
@@ -50,12 +53,16 @@ class Admin:
         system: What runs.
         door: Its keys are made and revoked here.
         ledger: The usage ledger; None if there is none.
+        reload: Reads the configuration anew; None where it came from no file.
     """
 
-    def __init__(self, system: System, door: Door, ledger: Path | None) -> None:
+    def __init__(
+        self, system: System, door: Door, ledger: Path | None, reload: ReloadNow | None
+    ) -> None:
         self._system = system
         self._door = door
         self._ledger = ledger
+        self._reload = reload
 
     def add_to(self, app: FastAPI) -> None:
         """Adds the endpoints; none of them stands in the public document."""
@@ -66,6 +73,7 @@ class Admin:
             ("POST", "/keys", self._create_key),
             ("DELETE", "/keys/{key_id}", self._revoke_key),
             ("GET", "/usage", self._usage),
+            ("POST", "/reload", self._read_anew),
         ):
             app.router.add_route(ADMIN + path, endpoint, methods=[method], include_in_schema=False)
 
@@ -118,6 +126,11 @@ class Admin:
             raise InvalidRequestError("since_ms is Unix time in milliseconds", param="since_ms")
         sums = await asyncio.to_thread(_sums, self._ledger, by, int(since))
         return _json([asdict(group) for group in sums])
+
+    async def _read_anew(self, _: Request) -> Response:
+        if self._reload is None:
+            raise InvalidRequestError("there is no file that could be read anew")
+        return _json(asdict(await self._reload()))
 
     @property
     def _keyring(self) -> Keyring:

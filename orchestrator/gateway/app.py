@@ -22,7 +22,7 @@ from orchestrator import metrics
 from orchestrator.callers.caller import Caller
 from orchestrator.callers.door import Door
 from orchestrator.errors import OrchestratorError
-from orchestrator.gateway.admin import ADMIN, Admin
+from orchestrator.gateway.admin import ADMIN, Admin, ReloadNow
 from orchestrator.gateway.anthropic.counting import COUNT_TOKENS
 from orchestrator.gateway.anthropic.messages import MESSAGES
 from orchestrator.gateway.chat import CHAT
@@ -80,6 +80,7 @@ class Gateway(FastAPI):
         ledger: The usage ledger, for administrators; None if there is none.
         repeats: What is kept for requests that come again; None if nothing is.
         explained: Whether responses tell their attempts; None leaves it to each caller.
+        reload: Reads the configuration anew, for administrators; None if it can't be.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Gateway(FastAPI):
         ledger: Path | None = None,
         repeats: Repeats | None = None,
         explained: bool | None = None,
+        reload: ReloadNow | None = None,
     ) -> None:
         super().__init__(
             title="orchestrator",
@@ -139,7 +141,7 @@ class Gateway(FastAPI):
             self._metrics
         )
         if door is not None and door.has_administrators:
-            Admin(system, door, ledger).add_to(self)
+            Admin(system, door, ledger, reload).add_to(self)
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,6 +157,10 @@ class Gateway(FastAPI):
         if self.openapi_schema is None:
             add_posts(super().openapi(), APIS, list(self._system.router.routes))
         return super().openapi()
+
+    def forget_document(self) -> None:
+        """Other routes hold: the published document is made anew when it is asked for."""
+        self.openapi_schema = None
 
     def drain(self) -> None:
         """From now on nothing new is taken, and no route is ready."""

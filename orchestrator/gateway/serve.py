@@ -1,7 +1,8 @@
 """`orchestrator serve`: from a configuration to a running gateway, and to its end.
 
 Start: bind the address -> start every deployment -> listen (requests queue while models load, the
-probes answer) -> tell what serves. Stop, on SIGTERM or SIGINT:
+probes answer) -> tell what serves. SIGHUP reads the configuration anew, see
+`reload`. Stop, on SIGTERM or SIGINT:
 
     1. nothing new is taken: 503 with `Connection: close`, no route is ready
     2. what runs may finish, for `server.drain` seconds or until a second signal
@@ -26,6 +27,7 @@ from orchestrator.gateway.connection import ConnectionLimits, room_for
 from orchestrator.gateway.entrance import make_door
 from orchestrator.gateway.explain import EXPLAINED
 from orchestrator.gateway.listener import Listener, bind
+from orchestrator.gateway.reload import SIGNAL, Reloader
 from orchestrator.gateway.repeats.making import make_repeats
 from orchestrator.gateway.screen import Screen
 from orchestrator.plan import plan_accounts, plan_deployments
@@ -46,11 +48,18 @@ Beside = Callable[[System], AbstractAsyncContextManager[None]]
 """What goes on beside a system while it runs; entered before the start, left after the end."""
 
 
-def serve(config: Config, *, points: Points | None = None, beside: Beside | None = None) -> None:
+def serve(
+    config: Config,
+    *,
+    reread: Callable[[], Config],
+    points: Points | None = None,
+    beside: Beside | None = None,
+) -> None:
     """Runs the gateway until a signal stops it.
 
     Args:
         config: What to serve.
+        reread: Reads it again, for a reload.
         points: Told of every passage of a point, if anybody looks on.
         beside: What else goes on, if anything does.
 
@@ -62,7 +71,7 @@ def serve(config: Config, *, points: Points | None = None, beside: Beside | None
         bind(config.server.host, config.server.port) as sock,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_serve(config, sock, points, beside))
+        runner.run(_serve(config, reread, sock, points, beside))
 
 
 class _Stop:
@@ -77,7 +86,11 @@ class _Stop:
 
 
 async def _serve(
-    config: Config, sock: socket.socket, points: Points | None, beside: Beside | None
+    config: Config,
+    reread: Callable[[], Config],
+    sock: socket.socket,
+    points: Points | None,
+    beside: Beside | None,
 ) -> None:
     loop = asyncio.get_running_loop()
     screen = Screen(loop.time)
@@ -87,6 +100,7 @@ async def _serve(
         screen.line("warning: no API key is asked for, see callers in the configuration")
     plans = plan_deployments(config, screen.progress)
     system = System(*plans, points=points, accounts=accounts)
+    reloader = Reloader(config, reread, system, accounts, screen.progress)
     gateway = Gateway(
         system,
         max_body=config.server.max_body,
@@ -97,7 +111,9 @@ async def _serve(
         door=door,
         repeats=make_repeats(config, system.router.submit, system.router.enter_repeat),
         ledger=config.ledger.path if config.ledger else None,
+        reload=reloader.reload,
     )
+    reloader.on_change = gateway.forget_document
     listener = Listener(
         gateway,
         sock,
@@ -111,6 +127,7 @@ async def _serve(
     stop = _Stop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.hear)
+    loop.add_signal_handler(SIGNAL, reloader.hear)
     # all that is there now stays: a collector that looks at it again and again costs a tenth of the
     # throughput, and pauses all streams for 50 ms
     gc.collect()
@@ -125,6 +142,7 @@ async def _serve(
     stopping = asyncio.create_task(stop.asked.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await reloader.aclose()
         announcing.cancel()  # what ends before it could serve has nothing to tell
         gateway.drain()
         running = sum(health.inflight for health in system.health())
@@ -133,11 +151,12 @@ async def _serve(
     finally:
         announcing.cancel()
         stopping.cancel()
+        await reloader.aclose()
         await system.aclose()
         await company.aclose()
         listener.close()
         await serving
-        for number in STOP_SIGNALS:
+        for number in (*STOP_SIGNALS, SIGNAL):
             loop.remove_signal_handler(number)
     screen.line("stopped")
 

@@ -147,9 +147,18 @@ class Budgets:
         self._limits: dict[tuple[Scope, str], list[Budget]] = {}
         self._own: Mapping[str, Sequence[Budget]] = {}
         self._meters: dict[Scope, dict[Period, _Meter]] = {}
+        self.change(budgets)
+
+    def change(self, budgets: Iterable[Budget]) -> None:
+        """Replaces all limits but the callers' own; what was spent stays spent.
+
+        What no budget had counted so far is counted from now on.
+        """
+        limits: dict[tuple[Scope, str], list[Budget]] = {}
         for budget in budgets:
-            self._limits.setdefault((budget.scope, budget.name), []).append(budget)
+            limits.setdefault((budget.scope, budget.name), []).append(budget)
             self._meter(budget.scope, budget.per)
+        self._limits = limits
 
     def give_callers_their_own(self, budgets: Mapping[str, Sequence[Budget]]) -> None:
         """Replaces the budgets that belong to single callers' keys.

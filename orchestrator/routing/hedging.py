@@ -47,7 +47,8 @@ class Hedging:
     ) -> None:
         self._meters = metrics.for_route(route)
         self._settings = settings
-        self._deployments = deployments
+        self.deployments = deployments
+        """All of the route; a reload brings others."""
         self._saved = 1.0
         self._sorted: list[float] = []
         self._newest: deque[float] = deque()
@@ -79,7 +80,7 @@ class Hedging:
 
     def choose(self, ahead: Sequence[Deployment]) -> Deployment | None:
         """Who may be asked as well; None in a partial outage, or if nobody has an idle slot."""
-        if not all(deployment.healthy() for deployment in self._deployments):
+        if not all(deployment.healthy() for deployment in self.deployments):
             return None
         return next((deployment for deployment in ahead if deployment.load < 1.0), None)
 

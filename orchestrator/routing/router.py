@@ -30,6 +30,7 @@ from orchestrator.routing.explain import story
 from orchestrator.routing.journey import Journey
 from orchestrator.routing.route import Route
 from orchestrator.routing.strategy import in_order
+from orchestrator.routing.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Router:
         chance: random.Random,
         accounts: Accounts | None = None,
     ) -> None:
-        self._routes = routes
+        self._table = Table(routes)
         self._chance = chance
         self._accounts = accounts
         self._inspections: dict[asyncio.Task[None], PriorityRequest] = {}
@@ -62,7 +63,16 @@ class Router:
     @property
     def routes(self) -> Mapping[str, Route]:
         """All routes by name."""
-        return self._routes
+        return self._table.routes
+
+    def replace(self, routes: Mapping[str, Route]) -> Table:
+        """Sends whoever comes from now on by other routes.
+
+        Returns:
+            The routes that held until now, by which those who came before go to their ends.
+        """
+        before, self._table = self._table, Table(routes)
+        return before
 
     def route(self, name: str) -> Route:
         """Finds a route.
@@ -70,11 +80,12 @@ class Router:
         Raises:
             ModelNotFoundError: There is none of that name.
         """
-        route = self._routes.get(name)
+        routes = self._table.routes
+        route = routes.get(name)
         if route is None:
             # comparing costs the product of both lengths, and a caller chooses one of them
-            near = get_close_matches(name[:MAX_SHOWN], self._routes, n=1)
-            some = ", ".join(islice(self._routes, MAX_NAMES))
+            near = get_close_matches(name[:MAX_SHOWN], routes, n=1)
+            some = ", ".join(islice(routes, MAX_NAMES))
             hint = f"did you mean {near[0]!r}?" if near else f"there are {some}"
             raise ModelNotFoundError(
                 f"no model is called {name[:MAX_SHOWN]!r}; {hint}", param="model"
@@ -108,7 +119,7 @@ class Router:
         request.accepted_at = asyncio.get_running_loop().time()
         request.deadline = request.accepted_at + (request.timeout or route.timeout)
         _arm_deadline(request)
-        _observe_ending(request, metrics.for_route(route.name))
+        _observe_ending(request, metrics.for_route(route.name), self._table)
         if self._accounts is not None:
             self._accounts.open(request, [deployment.name for deployment in route.deployments])
         able, waiting = _inspect(route, request)
@@ -236,10 +247,12 @@ def _arm_deadline(request: PriorityRequest) -> None:
     request.channel.watch(timer.cancel)
 
 
-def _observe_ending(request: PriorityRequest, meters: metrics.RouteMeters) -> None:
+def _observe_ending(request: PriorityRequest, meters: metrics.RouteMeters, table: Table) -> None:
     loop = asyncio.get_running_loop()
+    table.enter()
 
     def observe() -> None:
+        table.leave()
         seconds = loop.time() - request.accepted_at
         ending = request.channel.ending
         first = next((a.first_token_at for a in request.attempts if a.first_token_at), None)

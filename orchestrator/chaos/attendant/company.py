@@ -13,6 +13,7 @@ from orchestrator.chaos.attendant.witness import Witness
 from orchestrator.chaos.simulation.mutants.planting import Patch, planted, put_in_place
 from orchestrator.chaos.stub.factories import stub_factory, wedgeable_factory
 from orchestrator.config import Config
+from orchestrator.deployment import RunningDeployment
 from orchestrator.points import Points
 from orchestrator.runners.torch.host import guard_against_orphanage
 from orchestrator.wiring import System
@@ -29,6 +30,17 @@ class Company:
     config: Config
     points: Points | None = None
     beside: Beside | None = None
+    orders_file: Path | None = None
+
+    def adapted(self, config: Config) -> Config:
+        """What is made of the configuration when it is read anew; the orders are read again, too.
+
+        Raises:
+            ConfigError: The orders can't be used.
+        """
+        if self.orders_file is None:
+            return config
+        return applied(read_orders(self.orders_file), config)
 
 
 @contextlib.contextmanager
@@ -60,7 +72,7 @@ def accompanied(config: Config, orders_file: Path | None = None) -> Generator[Co
         if orders_file is not None:
             hosts = stub_factory if orders.stub_hosts else wedgeable_factory
             stack.enter_context(put_in_place([Patch(*FACTORY, hosts)]))
-        yield Company(config, witness, _beside(witness, orders))
+        yield Company(config, witness, _beside(witness, orders), orders_file)
 
 
 def _beside(witness: Witness, orders: Orders) -> Beside:
@@ -68,6 +80,12 @@ def _beside(witness: Witness, orders: Orders) -> Beside:
     async def beside(system: System) -> AsyncGenerator[None]:
         witness.watch(list(system.deployments.values()))
         service = Service(system, witness, orders.planted)
+
+        def added(running: RunningDeployment) -> None:
+            witness.watch([running])
+            service.count_changes(running)
+
+        system.on_added = added
         async with service.listening(Path(orders.state_dir)):
             yield
 

@@ -28,6 +28,7 @@ import msgspec
 from orchestrator.actors.runtime import kill
 from orchestrator.chaos.attendant.witness import Witness
 from orchestrator.chaos.processes import ProcessId
+from orchestrator.deployment import RunningDeployment
 from orchestrator.errors import ConfigError
 from orchestrator.wiring import System
 
@@ -148,8 +149,8 @@ class Service:
         self._planted = planted
         self._clients: set[asyncio.Task[None]] = set()
         self._changes: Counter[str] = Counter()
-        for name, running in system.deployments.items():
-            running.inflight.observe(partial(self._note_change, name))
+        for running in system.deployments.values():
+            self.count_changes(running)
 
     @contextlib.asynccontextmanager
     async def listening(self, folder: Path) -> AsyncGenerator[None]:
@@ -173,6 +174,10 @@ class Service:
                 client.cancel()
             await asyncio.gather(*self._clients, return_exceptions=True)
             place.unlink(missing_ok=True)
+
+    def count_changes(self, running: RunningDeployment) -> None:
+        """Counts how often a deployment changes, from its beginning on."""
+        running.inflight.observe(partial(self._note_change, running.plan.name))
 
     def _note_change(self, deployment: str) -> None:
         self._changes[deployment] += 1

@@ -37,7 +37,7 @@ class Witness:
         return f"<Witness, {len(self._followers)} followers>"
 
     def watch(self, deployments: Sequence[RunningDeployment]) -> None:
-        """Names the deployments, once they are built and before they start."""
+        """Names deployments, once they are built and before they start."""
         self._recorder.watch(deployments)
 
     def follow(self, tell: Tell) -> Callable[[], None]:

@@ -42,8 +42,8 @@ class Recorder:
                 place.setdefault(injection.nth, []).append(injection)
 
     def watch(self, deployments: Sequence[RunningDeployment]) -> None:
-        """Names the deployments, once they are built and before they start."""
-        self._deployments = {deployment.plan.name: deployment for deployment in deployments}
+        """Names deployments, once they are built and before they start."""
+        self._deployments |= {deployment.plan.name: deployment for deployment in deployments}
 
     def stop(self) -> None:
         """Lets no further fault follow a passage."""
