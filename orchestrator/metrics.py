@@ -166,6 +166,18 @@ REPEATS = Counter(
 CACHE_FAILURES = Counter(
     "orchestrator_cache_failures", "Failures of the cache's SQLite file.", registry=REGISTRY
 )
+HOST_MEMORY = Gauge(
+    "orchestrator_host_memory_bytes",
+    "Memory of a local model's processes: the one that is `serving`, and the waiting `spare`.",
+    ["deployment", "role"],
+    registry=REGISTRY,
+)
+SPARES_LOST = Counter(
+    "orchestrator_spares_lost",
+    "Spare processes of a local model that died before they were needed.",
+    ["deployment"],
+    registry=REGISTRY,
+)
 READY = Gauge(
     "orchestrator_ready",
     "1 while the deployment would serve a request, else 0.",
@@ -232,6 +244,7 @@ class DeploymentMeters:
         self._restarts = RESTARTS.labels(deployment)
         self._stale = STALE.labels(deployment)
         self._keys: set[str] = set()
+        self._roles: tuple[str, ...] = ()
         self._outcomes = {
             outcome: ATTEMPTS.labels(deployment, outcome)
             for outcome in ("done", "retried", "gave_up", "interrupted", "canceled")
@@ -270,6 +283,16 @@ class DeploymentMeters:
         KEY_STATE.labels(self._deployment, str(number)).set_function(state)
         self._keys.add(str(number))
 
+    def observe_hosts(self, *, serving: Callable[[], float], spare: Callable[[], float]) -> None:
+        """Tells the gauges of a local model's memory where to look when they are scraped."""
+        HOST_MEMORY.labels(self._deployment, "serving").set_function(serving)
+        HOST_MEMORY.labels(self._deployment, "spare").set_function(spare)
+        self._roles = ("serving", "spare")
+
+    def spare_lost(self) -> None:
+        """A spare process died while it waited, or couldn't be woken."""
+        SPARES_LOST.labels(self._deployment).inc()
+
     def poisoned(self, cause: str) -> None:
         """The engine was poisoned."""
         FAULTS.labels(self._deployment, "engine", cause).inc()
@@ -290,6 +313,8 @@ class DeploymentMeters:
             gauge.labels(self._deployment).set_function(_zero)
         for number in self._keys:
             KEY_STATE.labels(self._deployment, number).set_function(_zero)
+        for role in self._roles:
+            HOST_MEMORY.labels(self._deployment, role).set_function(_zero)
 
     def observe(
         self,

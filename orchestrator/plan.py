@@ -303,7 +303,7 @@ def _factory(
         case sections.Torch():
             from orchestrator.runners.torch.runner import factory as torch_factory  # noqa: PLC0415
 
-            return torch_factory(_local(runner, None), on_progress=partial(on_progress, name))
+            return torch_factory(_local(name, runner, None), on_progress=partial(on_progress, name))
         case sections.TorchEncoder():
             from orchestrator.runners.torch.encoders.room import Room  # noqa: PLC0415
             from orchestrator.runners.torch.encoders.runner import (  # noqa: PLC0415
@@ -311,7 +311,7 @@ def _factory(
             )
 
             return encoder_factory(
-                _encoder(runner),
+                _encoder(name, runner),
                 on_progress=partial(on_progress, name),
                 room=Room(items=runner.max_items, tokens=runner.max_tokens),
             )
@@ -371,8 +371,9 @@ def _factory(
             assert_never(runner)
 
 
-def _encoder(runner: sections.TorchEncoder) -> TorchSettings:
+def _encoder(name: str, runner: sections.TorchEncoder) -> TorchSettings:
     return _local(
+        name,
         runner,
         EncoderSettings(
             task=ENCODER_TASKS[runner.kind],
@@ -386,14 +387,16 @@ def _encoder(runner: sections.TorchEncoder) -> TorchSettings:
     )
 
 
-def _local(runner: LocalModel, encoder: EncoderSettings | None) -> TorchSettings:
+def _local(name: str, runner: LocalModel, encoder: EncoderSettings | None) -> TorchSettings:
     return TorchSettings(
+        deployment=name,
         model=runner.model,
         dtype=runner.dtype,
         device=runner.device,
         threads=runner.threads,
         memory=runner.memory,
         niceness=runner.niceness,
+        spare=runner.spare,
         trust_remote_code=runner.trust_remote_code,
         revision=runner.revision,
         encoder=encoder,

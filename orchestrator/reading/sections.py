@@ -124,6 +124,8 @@ class LocalModel(Section):
     """Memory that its process may take, weights included; null is no limit."""
     niceness: Annotated[int, whole(0, 19)] = 0
     """How far its process stands back behind others, as nice(1) has it."""
+    spare: bool = False
+    """Whether a second process waits with all but the model loaded, to take a dead one's place."""
     revision: NonEmpty | None = None
     """Branch, tag or commit of a hub model; null takes its newest."""
     trust_remote_code: bool = False

@@ -129,4 +129,6 @@ class SlotFactory:
     aclose: Callable[[], Awaitable[None]] = nothing_to_close
     """Ends what the runners share (the model host)."""
     processes: Callable[[], Sequence[int]] = no_processes
-    """Process ids of the model hosts that live now, for whoever looks on."""
+    """Process ids of the model hosts that serve now, for whoever looks on."""
+    spares: Callable[[], Sequence[int]] = no_processes
+    """Process ids of the model hosts that wait to take the place of one that dies."""

@@ -2,8 +2,10 @@
 
 The settings' model says how it loads: `missing` fails, `dies` exits with code 7 and last words,
 `wedged` never gets ready, `stopped` gets a SIGSTOP, `warns` warns and gets ready, `reads` and
-`computes` go on for 2.5 s without a word and get ready then; anything else is ready at once. The
-last message says what a stream does:
+`computes` go on for 2.5 s without a word and get ready then; anything else is ready at once. A
+spare waits until it is told to load; with `spare-dies` it exits with code 9, with `spare-wedged` it
+never gets that far, with `spare-stopped` it gets a SIGSTOP while it waits. The last message says
+what a stream does:
 
     say 5        five tokens, then the end
     wait         one token, then nothing until it is canceled
@@ -37,6 +39,8 @@ from orchestrator.runners.torch.wire import (
     LoadFailed,
     Loading,
     Prefilled,
+    Prepare,
+    Prepared,
     Produced,
     Ready,
     Refused,
@@ -124,7 +128,7 @@ class FakeHost:
                         self.tell(Counted(stream, len(messages[-1]["content"])))
                     case Shutdown():
                         return
-                    case Load() | Encode():
+                    case Load() | Prepare() | Encode():
                         raise SystemExit("a host loads one model, and this one writes texts")
 
 
@@ -137,10 +141,28 @@ def work(how: str) -> None:
             Path(__file__).read_bytes()
 
 
+def prepare(link: Link, command: Prepare) -> None:
+    link.send(Loading("pretending to prepare"))
+    match command.settings.model:
+        case "spare-dies":
+            sys.stderr.write("no spare today\n")
+            raise SystemExit(9)
+        case "spare-wedged":
+            signal.pause()
+        case "spare-stopped":
+            link.send(Prepared())
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case _:
+            link.send(Prepared())
+
+
 def main() -> None:
     link = Link(int(sys.argv[1]))
     guard_against_orphanage(int(sys.argv[2]))
-    (load,) = link.receive(wait=True)
+    load, *later = link.receive(wait=True)
+    if isinstance(load, Prepare):
+        prepare(link, load)
+        (load,) = later or link.receive(wait=True)
     assert isinstance(load, Load)
     link.send(Loading("pretending"))
     match load.settings.model:

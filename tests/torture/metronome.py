@@ -17,6 +17,8 @@ from orchestrator.runners.torch.wire import (
     Completed,
     Load,
     Prefilled,
+    Prepare,
+    Prepared,
     Produced,
     Ready,
     Shutdown,
@@ -71,6 +73,8 @@ def serve(link: RecordingLink) -> None:
                     events.append(Prefilled(stream, 1, 1))
                 case Cancel(stream):
                     answers.pop(stream, None)
+                case Prepare():
+                    link.send(Prepared())
                 case Load():
                     link.send(FACTS)
                 case Shutdown():

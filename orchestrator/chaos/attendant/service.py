@@ -66,7 +66,9 @@ class DebugDeployment(msgspec.Struct, frozen=True, kw_only=True):
     changes: int
     """How often its state or the number of its live slots has changed."""
     hosts: list[tuple[int, int]]
-    """Number and start time of the processes of local models."""
+    """Number and start time of the processes of local models that serve."""
+    spares: list[tuple[int, int]] = msgspec.field(default_factory=list[tuple[int, int]])
+    """The same of those that wait to take their place."""
 
 
 class DebugState(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +122,7 @@ def state_of(system: System, changes: Mapping[str, int], planted: str = "") -> D
                 stays_down=running.plan.supervision.on_poison == "stay",
                 changes=changes.get(name, 0),
                 hosts=_processes(running.plan.factory.processes()),
+                spares=_processes(running.plan.factory.spares()),
             )
             for name, running in system.deployments.items()
         ],

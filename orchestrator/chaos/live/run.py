@@ -232,6 +232,8 @@ class _Run:
         for one in state.deployments:
             for pid, begun in one.hosts:
                 tell(f"{one.name}: model host {pid}, started at tick {begun}")
+            for pid, begun in one.spares:
+                tell(f"{one.name}: spare host {pid}, started at tick {begun}")
         for name, front in self._fronts.items():
             tell(f"{name}: its provider's place is port {front.port}")
         for fault in self._scenario.faults:

@@ -65,7 +65,8 @@ class Target:
         """
         if self.process is None or self.ended_with is not None:
             return
-        hosts = [host for one in (await self.state()).deployments for host in one.hosts]
+        deployments = (await self.state()).deployments
+        hosts = [host for one in deployments for host in one.hosts + one.spares]
         self.process.send_signal(signal.SIGTERM)
         await self.wait(END_SECONDS)
         self.hosts_left = sum(_lives(*host) for host in hosts)

@@ -21,6 +21,8 @@ from orchestrator.runners.torch.wire import (
     Counted,
     Load,
     Loading,
+    Prepare,
+    Prepared,
     Produced,
     Ready,
     Shutdown,
@@ -113,7 +115,10 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, wedge)
     guard_against_orphanage(int(sys.argv[2]))
     link = Link(int(sys.argv[1]))
-    (load,) = link.receive(wait=True)
+    load, *later = link.receive(wait=True)
+    if isinstance(load, Prepare):
+        link.send(Prepared())
+        (load,) = later or link.receive(wait=True)
     if isinstance(load, Load):
         link.send(Loading("counting"))
         link.send(FACTS)

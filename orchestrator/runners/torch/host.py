@@ -5,6 +5,7 @@ long as the other end of its socket. Its arguments are the socket's descriptor, 
 id and the lifeline's descriptor.
 """
 
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -14,7 +15,8 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import describe
@@ -30,6 +32,8 @@ from orchestrator.runners.torch.wire import (
     Load,
     LoadFailed,
     Loading,
+    Prepare,
+    Prepared,
     Ready,
     Report,
     Shutdown,
@@ -115,37 +119,81 @@ def bound(settings: TorchSettings) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (settings.memory, settings.memory))
 
 
-def start(link: Link, command: Load) -> "tuple[Engine, Ready]":
+@contextlib.contextmanager
+def told(link: Link, settings: TorchSettings) -> Generator[None]:
+    """Tells the parent of what goes wrong within.
+
+    Raises:
+        SystemExit: Something did; the parent has been told.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        text = f"a local model needs {error.name!r}: pip install 'orchestrator[torch]'"
+        link.send(LoadFailed(text))
+        raise SystemExit(text) from error
+    except Exception as error:
+        limit = memory_limit(settings)
+        text = f"model {settings.model!r} can't be loaded: {describe(error)}{limit}"
+        link.send(LoadFailed(text))
+        traceback.print_exception(error)
+        raise SystemExit(1) from error
+
+
+def first_commands(link: Link, get_ready: Callable[[], None]) -> tuple[Load, list[Command]]:
+    """Waits until it is told to load, a spare host also until it is needed.
+
+    Args:
+        link: Where the commands come from.
+        get_ready: Imports what the model needs: seconds, so the parent hears of this process first,
+            and of what is missing.
+
+    Returns:
+        What to load, and the commands that came with it.
+
+    Raises:
+        PartedError: The parent is gone.
+        SystemExit: The imports failed, or the parent doesn't keep to the protocol.
+    """
+    first, *others = link.receive(wait=True)
+    if not isinstance(first, Load | Prepare):
+        raise SystemExit(f"the first command must be to load, not {type(first).__name__}")
+    bound(first.settings)
+    with told(link, first.settings):
+        link.send(Loading("starting torch"))
+        get_ready()
+    if isinstance(first, Prepare):
+        link.send(Prepared())
+        first, *others = others or link.receive(wait=True)
+        if not isinstance(first, Load):
+            raise SystemExit(f"a spare host must be told to load, not {type(first).__name__}")
+    return first, others
+
+
+def imports() -> None:
+    """Imports what a model that chats needs, torch and transformers among it."""
+    import_module("orchestrator.runners.torch.engine")
+    import_module("orchestrator.runners.torch.loading")
+
+
+def start(link: Link, settings: TorchSettings) -> "tuple[Engine, Ready]":
     """Loads and warms up the model, telling each stage.
 
     Raises:
         SystemExit: It couldn't be loaded; the parent has been told.
     """
-    model = command.settings.model
-    bound(command.settings)
-    try:
-        link.send(Loading("starting torch"))
-        # seconds of imports: the parent hears of this process before, and of what is missing
-        from orchestrator.runners.torch.engine import Engine  # noqa: PLC0415 - see above
-        from orchestrator.runners.torch.loading import load  # noqa: PLC0415 - see above
+    with told(link, settings):
+        from orchestrator.runners.torch.engine import Engine  # noqa: PLC0415 - torch comes with it
+        from orchestrator.runners.torch.loading import load  # noqa: PLC0415 - as above
 
         loaded = load(
-            command.settings,
+            settings,
             lambda stage: link.send(Loading(stage)),
             warn=lambda message: link.send(Warned(message)),
         )
         engine = Engine(loaded)
         link.send(Loading("warming up"))
         engine.warm_up()
-    except ModuleNotFoundError as error:
-        text = f"a local model needs {error.name!r}: pip install 'orchestrator[torch]'"
-        link.send(LoadFailed(text))
-        raise SystemExit(text) from error
-    except Exception as error:
-        limit = memory_limit(command.settings)
-        link.send(LoadFailed(f"model {model!r} can't be loaded: {describe(error)}{limit}"))
-        traceback.print_exception(error)
-        raise SystemExit(1) from error
     return engine, loaded.facts
 
 
@@ -156,10 +204,8 @@ def serve(link: Link) -> None:
         PartedError: The parent is gone.
         SystemExit: The model couldn't be loaded, or the parent doesn't keep to the protocol.
     """
-    first, *early = link.receive(wait=True)
-    if not isinstance(first, Load):
-        raise SystemExit(f"the first command must be to load, not {type(first).__name__}")
-    engine, facts = start(link, first)
+    load, early = first_commands(link, imports)
+    engine, facts = start(link, load.settings)
     link.send(facts)
     while True:
         events: list[StreamEvent] = []
@@ -175,7 +221,7 @@ def serve(link: Link) -> None:
                     events.extend(engine.count(command))
                 case Shutdown():
                     return
-                case Load():
+                case Load() | Prepare():
                     raise SystemExit("a host loads one model")
                 case Encode():
                     raise SystemExit("this host's model writes texts")

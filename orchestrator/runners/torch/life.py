@@ -4,6 +4,7 @@ A host could beat a drum from a second thread, but that thread outlives a wedged
 has computed and read can't be feigned. Where the kernel doesn't tell, a process is taken for alive.
 """
 
+import os
 from pathlib import Path
 
 WORKING_STATES = frozenset({"R", "D"})
@@ -13,6 +14,18 @@ CPU_FIELDS = slice(11, 15)
 """utime, stime and those of the children it has waited for; `proc_pid_stat(5)`, fields 14 to 17,
 counted from the state on. In clock ticks of 10 ms: what an idle thread uses doesn't add up to
 one."""
+
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory that a process has now, what it shares with others included; 0 if unknown."""
+    try:
+        # second of the sizes in pages, `proc_pid_statm(5)`
+        return int(Path("/proc", str(pid), "statm").read_bytes().split()[1]) * PAGE_BYTES
+    except (OSError, IndexError):  # no such system, or no such process any more
+        return 0
 
 
 class SignsOfLife:

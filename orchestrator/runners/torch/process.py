@@ -41,6 +41,8 @@ from orchestrator.runners.torch.wire import (
     LoadFailed,
     Loading,
     Prefilled,
+    Prepare,
+    Prepared,
     Produced,
     Ready,
     Report,
@@ -67,6 +69,8 @@ REAPED_SECONDS = 0.005
 TICK_SECONDS = 1.0
 REPEAT_SECONDS = 10.0
 """A stage that lasts is told again after each so many."""
+WAKE_SECONDS = 3.0
+"""A spare that is told to load and shows no sign of life for as long isn't worth waiting for."""
 RECEIVE_BYTES = 1 << 18
 
 logger = logging.getLogger(__name__)
@@ -81,6 +85,7 @@ class HostProcess:
         lifeline: The reading end of the pipe that ends when the host does.
         settings: What the host loads.
         on_progress: Gets a line for each stage of loading and one each 10 s while it lasts.
+        spare: Whether it waits for `load` before it loads anything.
     """
 
     def __init__(
@@ -90,6 +95,8 @@ class HostProcess:
         lifeline: int,
         settings: TorchSettings,
         on_progress: Callable[[str], None],
+        *,
+        spare: bool,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._process = process
@@ -113,12 +120,17 @@ class HostProcess:
         self._cause: BaseException | None = None
         self._closing = False
         self._lost = False
+        self._spare = spare
         self._timer: asyncio.TimerHandle | None = None
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._death: asyncio.Future[WorkerCrashedError] = self._loop.create_future()
         self._reaped: asyncio.Future[None] = self._loop.create_future()
         self.facts: Ready | None = None
         """What is known of the model, once it is ready."""
+        self.prepared = False
+        """Whether it is a spare, or was one, that has done all that needs no model."""
+        self.waking = False
+        """Whether it was a spare and is to load, but hasn't begun to."""
         self.stepped = False
         """Whether the model has taken a step since it was loaded."""
 
@@ -135,8 +147,9 @@ class HostProcess:
         *,
         on_progress: Callable[[str], None],
         program: Sequence[str] = HOST_PROGRAM,
+        spare: bool = False,
     ) -> Self:
-        """Starts the child and tells it what to load.
+        """Starts the child and tells it what to load, or what to wait for.
 
         Raises:
             WorkerStartError: The operating system can't start a process.
@@ -163,7 +176,7 @@ class HostProcess:
             os.close(held)
         ours.settimeout(0.0)
         os.set_blocking(_output_of(process), False)
-        host = cls(process, ours, lifeline, settings, on_progress)
+        host = cls(process, ours, lifeline, settings, on_progress, spare=spare)
         host._begin()
         return host
 
@@ -199,6 +212,17 @@ class HostProcess:
         if self._load_error is not None:
             raise WorkerStartError(self._load_error)
         raise WorkerStartError(f"the model could not be loaded: {crash.message}") from crash
+
+    def load(self) -> None:
+        """Lets a spare load its model, whether it is done with its preparations or not."""
+        self._spare, self.waking = False, True
+        if self.prepared:
+            self._stage = "waking the spare host"
+            self._stage_at = self._told_at = self._loop.time()
+            self._silence = 0.0
+            self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._on_progress(self._stage)
+        self._send(Load(self._settings))
 
     async def closed(self) -> WorkerCrashedError:
         """Returns the cause when the host dies by itself or of a hang; never after `aclose`."""
@@ -273,7 +297,7 @@ class HostProcess:
         self._loop.add_reader(self._lifeline, self._lose)
         self._loop.add_reader(_output_of(self._process), self._listen)
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
-        self._send(Load(self._settings))
+        self._send((Prepare if self._spare else Load)(self._settings))
 
     def _tick(self) -> None:
         """Once a second while the model loads: shows that something goes on, or ends it."""
@@ -285,10 +309,13 @@ class HostProcess:
         # counted in looks, not read from the clock: whoever stops parent and child together and
         # lets both go on has not seen a silent host
         self._silence = 0.0 if self._signs.seen() else self._silence + TICK_SECONDS
-        if self._silence >= self._settings.load_silence:
+        bound = self._settings.load_silence
+        if self.waking and self.prepared:
+            bound = min(bound, WAKE_SECONDS)
+        if self._silence >= bound:
             self.kill(f"it gave no sign of life for {self._silence:.0f} s while: {self._stage}")
             return
-        if now - self._told_at >= REPEAT_SECONDS:
+        if now - self._told_at >= REPEAT_SECONDS and not self._spare:
             self._told_at = now
             self._on_progress(f"{self._stage} ({age:.0f} s)")
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
@@ -334,7 +361,15 @@ class HostProcess:
                 self._stage = stage
                 self._stage_at = self._told_at = self._loop.time()
                 self._silence = 0.0
-                self._on_progress(stage)
+                if self.prepared:
+                    self.waking = False
+                if not self._spare:
+                    self._on_progress(stage)
+            case Prepared():
+                self.prepared = True
+                if self._spare:
+                    self._stage = "waiting as a spare"
+                    self._stop_ticking()  # from now on it may be as silent as it likes
             case Warned(message):
                 logger.warning("model %s: %s", self._settings.model, message)
             case LoadFailed(message):
@@ -450,6 +485,8 @@ class HostProcess:
         return crash
 
     def _activity(self) -> str:
+        if self._spare:
+            return f"no model was loaded ({self._stage})"
         if self.facts is None:
             return f"loading ({self._stage})"
         if not self._streams:

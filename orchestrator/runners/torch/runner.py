@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from orchestrator import metrics
 from orchestrator.errors import (
     ContextLengthExceededError,
     GenerationFailedError,
@@ -19,14 +20,17 @@ from orchestrator.errors import (
     WorkerError,
     WorkerHungError,
     WorkerStartError,
+    describe,
 )
 from orchestrator.events import Finished, TokenChunk, Usage
 from orchestrator.request import MAX_SEED, PriorityRequest
 from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.lease import Lease, Step
 from orchestrator.runners.torch.checks import may_exceed, to_wire
+from orchestrator.runners.torch.life import resident_bytes
 from orchestrator.runners.torch.process import HOST_PROGRAM, HostProcess
 from orchestrator.runners.torch.settings import TorchSettings
+from orchestrator.runners.torch.spare import Spare
 from orchestrator.runners.torch.streams import HostStream
 from orchestrator.runners.torch.wire import (
     Admit,
@@ -69,10 +73,16 @@ class ModelHost:
         self._on_progress = on_progress
         self._program = program
         self._process: HostProcess | None = None
+        self._spare = Spare(settings.model, self._spawn_spare, self._count_loss)
         self._starting: asyncio.Task[HostProcess | WorkerStartError] | None = None
         self._closed = False
         self.facts: Ready | None = None
         """What is known of the model, from the first time that it was ready."""
+        if settings.deployment:
+            metrics.for_deployment(settings.deployment).observe_hosts(
+                serving=lambda: float(sum(map(resident_bytes, self.pids))),
+                spare=lambda: float(sum(map(resident_bytes, self.spare_pids))),
+            )
 
     def __repr__(self) -> str:
         return f"<ModelHost {self._settings.model}, {self._process or 'not started'}>"
@@ -83,6 +93,16 @@ class ModelHost:
         if self._process is None or self._starting is not None or not self._process.alive:
             return None
         return self._process
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """Of the process that can be asked now, if there is one."""
+        return () if self.process is None else (self.process.pid,)
+
+    @property
+    def spare_pids(self) -> Sequence[int]:
+        """Of the process that waits to take its place, if there is one."""
+        return () if self._spare.process is None else (self._spare.process.pid,)
 
     async def ensure(self) -> HostProcess:
         """Returns the running host; starts one, once for all that wait, if there is none.
@@ -109,24 +129,65 @@ class ModelHost:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
+        closing = [self._spare.aclose()]
         if self._process is not None:
-            await self._process.aclose()
+            closing.append(self._process.aclose())
+        await asyncio.gather(*closing)
 
     async def _start(self) -> HostProcess | WorkerStartError:
         """Returns the error as a value: it is told even if every waiting slot has gone."""
         begin = asyncio.get_running_loop().time()
         if self._process is not None:
-            await self._process.reaped()  # two hosts at once may be more than the memory holds
+            await self._process.reaped()  # two models at once may be more than the memory holds
         try:
-            process = self._process = HostProcess.spawn(
-                self._settings, on_progress=self._on_progress, program=self._program
-            )
-            self.facts = await process.ready()
+            process = await self._woken() or await self._begun(self._spawn(spare=False))
         except WorkerStartError as error:
             return error
         seconds = asyncio.get_running_loop().time() - begin
         logger.info("%s is ready after %.1f s: %s", self._settings.model, seconds, self.facts)
+        if self._settings.spare:
+            self._spare.keep()  # not before: it would take the processor from the load
         return process
+
+    async def _woken(self) -> HostProcess | None:
+        """Lets the spare load; None if there is none, or none that can be woken.
+
+        Raises:
+            WorkerStartError: It was woken, and the model can't be loaded.
+        """
+        spare = self._spare.take()
+        if spare is None:
+            return None
+        spare.load()
+        try:
+            return await self._begun(spare)
+        except WorkerStartError as error:
+            if not spare.waking:
+                raise
+            self._count_loss()
+            logger.warning(
+                "the spare host of %s can't be woken, another one is started: %s",
+                self._settings.model,
+                describe(error),
+            )
+            return None
+
+    async def _begun(self, process: HostProcess) -> HostProcess:
+        self._process = process
+        self.facts = await process.ready()
+        return process
+
+    def _spawn(self, *, spare: bool) -> HostProcess:
+        return HostProcess.spawn(
+            self._settings, on_progress=self._on_progress, program=self._program, spare=spare
+        )
+
+    def _spawn_spare(self) -> HostProcess:
+        return self._spawn(spare=True)
+
+    def _count_loss(self) -> None:
+        if self._settings.deployment:
+            metrics.for_deployment(self._settings.deployment).spare_lost()
 
     def _started(self, _task: asyncio.Task[HostProcess | WorkerStartError]) -> None:
         self._starting = None
@@ -339,5 +400,6 @@ def factory(
         count=inspector.count,
         find=find,
         aclose=host.aclose,
-        processes=lambda: () if host.process is None else (host.process.pid,),
+        processes=lambda: host.pids,
+        spares=lambda: host.spare_pids,
     )

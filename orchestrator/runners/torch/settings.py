@@ -53,6 +53,10 @@ class TorchSettings:
     """Seconds that one stage of loading (one progress message to the next) may take."""
     load_silence: float = 30.0
     """Seconds that a loading host may neither compute nor read; then it is stopped or wedged."""
+    spare: bool = False
+    """Whether a second process waits, all but the model loaded, to take a dead host's place."""
+    deployment: str = ""
+    """Its deployment's name, by which its metrics go; without one it has none."""
     encoder: EncoderSettings | None = None
     """What it is for, unless it is to chat."""
 

@@ -22,7 +22,7 @@ MAX_FRAME_BYTES = 64 << 20
 
 
 class Load(msgspec.Struct, frozen=True, tag="load", array_like=True):
-    """First command: load this model, then say `Ready`."""
+    """First command, to a spare host the second: load this model, then say `Ready`."""
 
     settings: TorchSettings
 
@@ -70,13 +70,23 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown", array_like=True):
     """End the process after the running step."""
 
 
-Command = Load | Admit | Cancel | Count | Encode | Shutdown
+class Prepare(msgspec.Struct, frozen=True, tag="prepare", array_like=True):
+    """First command to a spare host: get all but the model ready, say `Prepared`, await `Load`."""
+
+    settings: TorchSettings
+
+
+Command = Load | Prepare | Admit | Cancel | Count | Encode | Shutdown
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
     """What the host is at."""
 
     stage: str
+
+
+class Prepared(msgspec.Struct, frozen=True, tag="prepared", array_like=True):
+    """A spare host has done what needs no model, and waits."""
 
 
 class Warned(msgspec.Struct, frozen=True, tag="warned", array_like=True):
@@ -173,7 +183,7 @@ class Step(msgspec.Struct, frozen=True, tag="step", array_like=True):
     events: list[StreamEvent]
 
 
-Report = Loading | Warned | LoadFailed | Ready | Step
+Report = Loading | Prepared | Warned | LoadFailed | Ready | Step
 
 _encoder = msgspec.msgpack.Encoder()
 command_decoder = msgspec.msgpack.Decoder(Command)

@@ -9,18 +9,16 @@ import os
 import sys
 import threading
 import traceback
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import describe
 from orchestrator.runners.torch.encoders.pending import Pending
-from orchestrator.runners.torch.host import Link, PartedError, bound, entered
-from orchestrator.runners.torch.settings import TorchSettings, memory_limit
+from orchestrator.runners.torch.host import Link, PartedError, entered, first_commands, told
+from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.runners.torch.wire import (
     Cancel,
     Command,
     Encode,
-    Load,
-    LoadFailed,
     Loading,
     Shutdown,
     Step,
@@ -30,31 +28,26 @@ if TYPE_CHECKING:
     from orchestrator.runners.torch.encoders.model import Encoder  # torch comes with it
 
 
+def imports() -> None:
+    """Imports what a model that reads needs, torch and transformers among it."""
+    for name in ("engine", "loading", "words"):
+        import_module(f"orchestrator.runners.torch.encoders.{name}")
+
+
 def start(link: Link, settings: TorchSettings) -> "Encoder":
     """Loads the model, telling each stage.
 
     Raises:
         SystemExit: It couldn't be loaded; the parent has been told.
     """
-    bound(settings)
     if settings.encoder is None:
-        raise SystemExit("the first command doesn't say what the model is for")
-    try:
-        link.send(Loading("starting torch"))
-        # seconds of imports: the parent hears of this process before, and of what is missing
-        from orchestrator.runners.torch.encoders.loading import load  # noqa: PLC0415 - see above
+        raise SystemExit("the command to load doesn't say what the model is for")
+    with told(link, settings):
+        from orchestrator.runners.torch.encoders.loading import (  # noqa: PLC0415 - torch comes with it
+            load,
+        )
 
         return load(settings, settings.encoder, lambda stage: link.send(Loading(stage)))
-    except ModuleNotFoundError as error:
-        text = f"a local model needs {error.name!r}: pip install 'orchestrator[torch]'"
-        link.send(LoadFailed(text))
-        raise SystemExit(text) from error
-    except Exception as error:
-        limit = memory_limit(settings)
-        text = f"model {settings.model!r} can't be loaded: {describe(error)}{limit}"
-        link.send(LoadFailed(text))
-        traceback.print_exception(error)
-        raise SystemExit(1) from error
 
 
 class Ear:
@@ -113,9 +106,9 @@ def serve(link: Link) -> None:
         PartedError: The parent is gone.
         SystemExit: The model couldn't be loaded, or the parent doesn't keep to the protocol.
     """
-    first, *early = link.receive(wait=True)
-    if not isinstance(first, Load) or early:
-        raise SystemExit("the first command must be to load, and the next one comes later")
+    first, early = first_commands(link, imports)
+    if early:
+        raise SystemExit("the next command must come later")
     encoder = start(link, first.settings)
     from orchestrator.runners.torch.encoders.engine import EncoderEngine  # noqa: PLC0415 - as above
 

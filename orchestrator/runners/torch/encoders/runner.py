@@ -223,5 +223,6 @@ def factory(
         inspect=shared.inspect,
         find=find,
         aclose=host.aclose,
-        processes=lambda: () if host.process is None else (host.process.pid,),
+        processes=lambda: host.pids,
+        spares=lambda: host.spare_pids,
     )
