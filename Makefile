@@ -22,7 +22,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := check
-.PHONY: help run test check lint types imports cover fuzz clients schema-fuzz sim sim-selftest chaos chaos-long chaos-kill bench bench-peers format pins clean
+.PHONY: help run test check lint types imports cover fuzz clients schema-fuzz sim sim-selftest chaos chaos-long chaos-kill bench bench-peers large-events format pins clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -116,6 +116,9 @@ limits: $(MODEL)   ## a minute of real time at five times a limit; make limits S
 
 bench: $(READY)    ## ours beside what `make bench-peers` installed; make bench ARGS='--rounds 3'
 	@$(RUN) -m bench.run $(ARGS)
+
+large-events: $(READY)  ## for how long events of 3 MB hold up the loop, by what they consist of
+	@$(RUN) -m tests.runners.remote.large_events
 
 isolation: $(READY)  ## what 10 MB bodies, 5,000 idle connections and a slow sender cost others
 	@$(RUN) -m bench.isolation $(ARGS)

@@ -38,9 +38,10 @@ logger = logging.getLogger(__name__)
 
 COLLECT_AFTER = (5_000, 1, 200)
 """Objects made and not freed before the youngest are looked at, Python's 700 being two requests';
-how often until the middle ones are, and then the old ones. With Python's ten and ten the logprobs
-of one answer, a hundred thousand objects, were looked at in one pause of 50 to 300 ms; so in pauses
-of 3 to 12."""
+how often until the middle ones are, and then the old ones. Large events don't need it, for they are
+told in small pieces; whole answers do, which are held until they end: with 20,000 chunks of
+logprobs held the longest pause is 38 ms, with Python's ten and ten 100, and a sixth fewer chunks
+come through in a second. Where nothing is held there is no difference to measure."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

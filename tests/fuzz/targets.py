@@ -5,7 +5,8 @@ fuzzer finds cuts and contents by the same search.
 """
 
 import codecs
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -13,10 +14,19 @@ import httpx_sse
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import Finished, TokenChunk
+from orchestrator.runners.remote import (
+    anthropic_answer,
+    chat,
+    gemini_answer,
+    ollama,
+    responses,
+)
+from orchestrator.runners.remote.answer import joined
 from orchestrator.runners.remote.anthropic_answer import MessageDecoder
 from orchestrator.runners.remote.chat import ChatDecoder
 from orchestrator.runners.remote.gemini_answer import GeminiDecoder
 from orchestrator.runners.remote.large import take_large
+from orchestrator.runners.remote.large_outline import Shape
 from orchestrator.runners.remote.lines import LineDecoder
 from orchestrator.runners.remote.ollama import OllamaDecoder
 from orchestrator.runners.remote.provider import Framing, Reader, pieces_of, take_last
@@ -33,6 +43,15 @@ READERS: tuple[tuple[Callable[[], Framing], Callable[[], Reader]], ...] = (
     (SseDecoder, lambda: GeminiDecoder("acme", new_id=lambda: "made", answers=2)),
 )
 """How a provider's bytes are framed, and who reads the events."""
+
+SHAPES: Mapping[type[object], Shape] = {
+    ChatDecoder: chat.SHAPE,
+    ResponsesDecoder: responses.SHAPE,
+    OllamaDecoder: ollama.SHAPE,
+    MessageDecoder: anthropic_answer.SHAPE,
+    GeminiDecoder: gemini_answer.SHAPE,
+}
+"""What the events that they read consist of."""
 
 PIECE_BYTES = 64
 """Longer than every name that a reader looks for."""
@@ -84,6 +103,15 @@ class Outcome:
     ending: Finished | None = None
     error: str | None = None
 
+    @property
+    def together(self) -> "Outcome":
+        """The same, however many pieces a large event is told in; each counts as a token."""
+        places = {chunk.index for chunk in self.chunks}
+        each = [joined([one for one in self.chunks if one.index == place]) for place in places]
+        chunks = [TokenChunk(one.text, 0, one.fields, one.index) for one in each if one]
+        error = self.error and re.sub(r"after \d+ tokens", "after some tokens", self.error)
+        return Outcome(chunks, self.ending, error)
+
 
 def check_answer(data: bytes) -> None:
     """An answer is the same however it is cut, and only a typed error may come in its place."""
@@ -94,19 +122,22 @@ def check_answer(data: bytes) -> None:
     whole = _read([stream], framing(), reader())
 
     assert _read(cut(stream, data[1:4]), framing(), reader()) == whole
-    if framing is SseDecoder:  # Ollama's arguments come through as they were written
-        assert _read([stream], framing(), reader(), piece_bytes=PIECE_BYTES) == whole
+    pieces = _read([stream], framing(), reader(), in_pieces=True)
+    assert pieces.together == whole.together
     assert (whole.ending is None) == (whole.error is not None)
 
 
-def _take(reader: Reader, event: ServerSentEvent, piece_bytes: int | None) -> Sequence[TokenChunk]:
+def _take(reader: Reader, event: ServerSentEvent, *, in_pieces: bool) -> Sequence[TokenChunk]:
     def take(event: ServerSentEvent) -> Sequence[TokenChunk]:
         return pieces_of(reader, reader.take(event))
 
-    if piece_bytes is None:
+    async def taken() -> Sequence[TokenChunk]:
+        chunks = take_large(take, event, SHAPES[type(reader)], piece_bytes=PIECE_BYTES)
+        return [chunk async for chunk in chunks]
+
+    if not in_pieces:
         return take(event)
-    gemini = isinstance(reader, GeminiDecoder)
-    reading = take_large(take, event, json_arguments=gemini, piece_bytes=piece_bytes)
+    reading = taken()
     while True:
         try:
             reading.send(None)
@@ -115,7 +146,7 @@ def _take(reader: Reader, event: ServerSentEvent, piece_bytes: int | None) -> Se
 
 
 def _read(
-    reads: list[bytes], framing: Framing, reader: Reader, *, piece_bytes: int | None = None
+    reads: list[bytes], framing: Framing, reader: Reader, *, in_pieces: bool = False
 ) -> Outcome:
     outcome = Outcome()
 
@@ -127,7 +158,7 @@ def _read(
     try:
         for read in reads:
             for event in framing.feed(read):
-                note(_take(reader, event, piece_bytes))
+                note(_take(reader, event, in_pieces=in_pieces))
         last: ServerSentEvent | None = framing.flush()
         note(() if last is None else pieces_of(reader, take_last(reader, last)))
         outcome.ending = reader.end()

@@ -70,7 +70,7 @@ class ResponseWriter:
             if chunk.fields is not None:
                 logprobs = list_in(object_in(chunk.fields.get("logprobs")).get("content"))
                 self._write_fields(chunk.fields)
-            if chunk.text:
+            if chunk.text or logprobs:
                 self._write_text("output_text", chunk.text, logprobs)
         return self._take()
 

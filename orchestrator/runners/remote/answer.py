@@ -6,7 +6,7 @@ does a number that is negative or beyond 2**53.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
 import msgspec
@@ -204,15 +204,24 @@ def joined(pieces: Sequence[TokenChunk]) -> TokenChunk | None:
         return None
     fields: dict[str, object] = {}
     for piece in pieces:
-        for name, value in (piece.fields or {}).items():
-            known = fields.get(name)
-            if isinstance(known, list) and isinstance(value, list):
-                fields[name] = [*cast("list[object]", known), *cast("list[object]", value)]
-            else:
-                fields[name] = f"{known}{value}" if isinstance(known, str) else value
+        _add(fields, piece.fields or {})
     text = "".join(piece.text for piece in pieces)
     tokens = sum(piece.tokens for piece in pieces)
     return TokenChunk(text, tokens, fields or None, pieces[0].index)
+
+
+def _add(known: dict[str, object], found: Mapping[str, object]) -> None:
+    """Puts what came later to what is known: lists, texts and members are continued."""
+    for name, value in found.items():
+        before = known.get(name)
+        if isinstance(before, list) and isinstance(value, list):
+            known[name] = [*cast("list[object]", before), *cast("list[object]", value)]
+        elif isinstance(before, dict) and isinstance(value, dict):
+            members = dict(cast("dict[str, object]", before))
+            _add(members, cast("dict[str, object]", value))
+            known[name] = members
+        else:
+            known[name] = f"{before}{value}" if isinstance(before, str) else value
 
 
 def _greatest(one: Usage, other: Usage) -> Usage:

@@ -4,7 +4,7 @@ import httpx
 
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
-from orchestrator.runners.remote.anthropic_answer import REFUSALS, MessageDecoder
+from orchestrator.runners.remote.anthropic_answer import REFUSALS, SHAPE, MessageDecoder
 from orchestrator.runners.remote.anthropic_request import AnthropicSettings, own_headers, payload
 from orchestrator.runners.remote.provider import Dialect, slots_of
 from orchestrator.runners.remote.settings import address, encode, headers_of
@@ -40,5 +40,6 @@ def factory(
         ask=ask,
         read=lambda _, secret: MessageDecoder(settings.provider, secret=secret),
         refusals=REFUSALS,
+        shape=SHAPE,
     )
     return slots_of(dialect, inspect, transport)

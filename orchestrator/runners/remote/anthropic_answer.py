@@ -19,6 +19,7 @@ from orchestrator.errors import (
 from orchestrator.events import FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import NOT_JSON, Refusals
 from orchestrator.runners.remote.answer import Answer, counted, joined
+from orchestrator.runners.remote.large_outline import KEPT, Shape
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.translation import object_in
 
@@ -37,6 +38,15 @@ READ = (
 """Events whose members have no types of their own."""
 TYPED = ("content_block_start", "content_block_delta")
 """Events whose member says of what type it is; one that is missing is a mistake."""
+
+SHAPE = Shape(
+    several=re.compile(r"content|(?:content|content_block)\.citations|delta\.(?:text|thinking)"),
+    anything=re.compile(
+        r"(?:content|content_block)\.citations(?:\..+)?|delta\.citation\..+|content\.input(?:\..+)?"
+    ),
+    # what a block has begun with is told when it ends
+    kept=re.compile(KEPT.pattern + r"|content_block\.(?:input|thinking)(?:\..+)?"),
+)
 
 FINISHES: Mapping[str, FinishReason] = {
     "end_turn": FinishReason.STOP,
@@ -174,7 +184,8 @@ class MessageDecoder(Answer):
         self._count(message.usage)
         self._finish(message.stop_reason, message.stop_sequence)
         pieces: list[TokenChunk | None] = []
-        for index, block in enumerate(message.content):
+        for block in message.content:
+            index = len(self._tools)  # a large message comes here in several parts
             pieces += (self._open(index, block), self._close(index))
         return joined([piece for piece in pieces if piece is not None])
 
@@ -191,7 +202,7 @@ class MessageDecoder(Answer):
         return event
 
     def _take_delta(self, index: int, delta: _Delta) -> TokenChunk | None:
-        if delta.text:
+        if delta.text and delta.type in ("text_delta", ""):
             return self._chunk(delta.text)
         if delta.citation:
             return self._chunk("", 0, {"citations": [delta.citation]})
@@ -203,7 +214,7 @@ class MessageDecoder(Answer):
             return self._call(index, {"function": {"arguments": delta.partial_json}})
         if delta.signature:
             block.signature = (block.signature or "") + delta.signature
-        if delta.thinking:
+        if delta.thinking and delta.type == "thinking_delta":
             block.thinking = (block.thinking or "") + delta.thinking
             return self._chunk("", 1, {"reasoning_content": delta.thinking})
         return None

@@ -15,6 +15,7 @@ Rules:
     7. A content that is no text, or a tool call that is no object, is a broken answer.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -30,6 +31,7 @@ from orchestrator.errors import (
 from orchestrator.events import FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import NOT_JSON
 from orchestrator.runners.remote.answer import Answer, counted
+from orchestrator.runners.remote.large_outline import Shape
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.tool_calls import ToolCallNumbers
 
@@ -58,6 +60,15 @@ BROKEN_FINISHES: Mapping[str, type[OrchestratorError]] = {
     "cancelled": UpstreamTruncatedError,
 }
 """Finish reasons that say that the answer is not complete."""
+
+SHAPE = Shape(
+    several=re.compile(r"choices\.(?:delta\.[^.]+|logprobs\.(?:content|refusal))"),
+    anything=re.compile(
+        r"choices\.logprobs\..+"
+        r"|choices\.(?:delta|message)\.(?!(?:content|tool_calls)(?:\.|$)).+"
+        r"|choices\.(?:delta|message)\.tool_calls\.function\.arguments.*"
+    ),
+)
 
 
 class _PromptDetails(msgspec.Struct):
@@ -212,7 +223,7 @@ class ChatDecoder(Answer):
             self.stop = told if isinstance(told, str) else None
         delta = choice.message if choice.delta is None else choice.delta
         if not delta:
-            return None
+            return self._take_fields(None, {}, choice.logprobs) if choice.logprobs else None
         content = delta.pop("content", None)
         delta.pop("role", None)
         if delta or choice.logprobs or not isinstance(content, str):

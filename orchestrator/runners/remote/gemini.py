@@ -4,7 +4,7 @@ import httpx
 
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
-from orchestrator.runners.remote.gemini_answer import REFUSALS, GeminiDecoder
+from orchestrator.runners.remote.gemini_answer import REFUSALS, SHAPE, GeminiDecoder
 from orchestrator.runners.remote.gemini_request import (
     GeminiSettings,
     answers_to,
@@ -42,11 +42,11 @@ def factory(
         settings=settings,
         host=url.host,
         ask=ask,
-        json_arguments=True,
         read=lambda request, secret: GeminiDecoder(
             settings.provider, secret=secret, answers=answers_to(request.sampling)
         ),
         refusals=REFUSALS,
+        shape=SHAPE,
         marks_end=False,
         models=None if settings.project else "/models",
     )

@@ -41,9 +41,16 @@ from orchestrator.runners.remote.gemini_wire import (
     response_lists,
     responses,
 )
+from orchestrator.runners.remote.large_outline import Shape
 from orchestrator.runners.remote.sse import ServerSentEvent
 
 DONE = b"[DONE]"
+
+SHAPE = Shape(
+    several=re.compile(r"|candidates\.(?:content\.parts|logprobsResult\.(?:chosen|top)Candidates)"),
+    anything=re.compile(r"candidates\.content\.parts\.functionCall\.args(?:\..+)?"),
+    pairs=(b"chosenCandidates", b"topCandidates"),
+)
 
 FINISHES: Mapping[str, FinishReason] = {
     "STOP": FinishReason.STOP,

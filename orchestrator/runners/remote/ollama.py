@@ -7,6 +7,7 @@ Rules:
        there, become the text that they are in a chat completion.
 """
 
+import re
 import uuid
 from collections.abc import Callable
 
@@ -18,12 +19,19 @@ from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.classify import NOT_JSON
 from orchestrator.runners.remote.answer import Answer, counted
+from orchestrator.runners.remote.large_outline import Shape
 from orchestrator.runners.remote.lines import LineDecoder
 from orchestrator.runners.remote.ollama_request import payload
 from orchestrator.runners.remote.provider import Dialect, slots_of
 from orchestrator.runners.remote.settings import RemoteSettings, address, encode, headers_of
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.upstream import post
+
+SHAPE = Shape(
+    several=re.compile(r"logprobs|message\.(?:content|thinking|tool_calls)"),
+    anything=re.compile(r"logprobs(?:\..+)?|message\.tool_calls\.function\.arguments(?:\..+)?"),
+    written=True,
+)
 
 LENGTH_REASONS = ("length", "limit")
 
@@ -120,15 +128,13 @@ class OllamaDecoder(Answer):
     def _take(
         self, message: _Message | None, arguments: list[str], logprobs: list[object] | None
     ) -> TokenChunk | None:
-        if message is None:
-            return None
         fields: dict[str, object] = {}
-        if message.thinking:
+        if message is not None and message.thinking:
             fields["reasoning_content"] = message.thinking
-        if message.tool_calls:
+        if message is not None and message.tool_calls:
             fields["tool_calls"] = list(map(self._called, message.tool_calls, arguments))
-        text = message.content or ""
-        if not text and not fields:
+        text = (message and message.content) or ""
+        if not text and not fields and not logprobs:
             return None
         tokens = 1
         if logprobs:
@@ -198,8 +204,8 @@ def factory(
         settings=settings,
         host=url.host,
         ask=ask,
-        json_arguments=True,
         read=lambda _, secret: OllamaDecoder(settings.provider, secret=secret),
+        shape=SHAPE,
         framing=LineDecoder,
         no_events=(b"<", b"["),
         models="/api/tags",

@@ -6,7 +6,7 @@ import httpx
 
 from orchestrator.request import PriorityRequest, Work
 from orchestrator.runners.base import SlotFactory
-from orchestrator.runners.remote.chat import ChatDecoder
+from orchestrator.runners.remote.chat import SHAPE, ChatDecoder
 from orchestrator.runners.remote.openai_request import (
     OpenAISettings,
     answers_to,
@@ -46,6 +46,7 @@ def factory(
         read=lambda request, secret: ChatDecoder(
             settings.provider, secret=secret, answers=answers_to(settings, request)
         ),
+        shape=SHAPE,
         models=None if settings.azure else "/models",  # Azure lists models, but not deployments
         others=other_works(settings),
     )

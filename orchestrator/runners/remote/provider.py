@@ -34,6 +34,7 @@ from orchestrator.runners.lease import Lease, Step
 from orchestrator.runners.remote.allowances import standing_of
 from orchestrator.runners.remote.estimate import with_usage
 from orchestrator.runners.remote.large import LARGE_EVENT_BYTES, take_large
+from orchestrator.runners.remote.large_outline import PLAIN, Shape
 from orchestrator.runners.remote.listing import find
 from orchestrator.runners.remote.prefill import for_the_rest, of_the_whole
 from orchestrator.runners.remote.settings import (
@@ -138,13 +139,13 @@ class Dialect:
     """Makes the request to send, with the key if there is one."""
     read: Callable[[PriorityRequest, str | None], Reader]
     """Makes the reader of what comes for a request, which masks the key that was sent."""
+    shape: Shape = PLAIN
+    """What its events consist of, for those that are large."""
     refusals: Refusals = ANY_PROVIDER
     """What this provider's refusals mean besides what they mean for all."""
     framing: Callable[[], Framing] = SseDecoder
     no_events: tuple[bytes, ...] = NO_EVENTS
     """First bytes of a body that is read at once and not as events."""
-    json_arguments: bool = False
-    """Whether the arguments of a call come as an object, which the reader writes as JSON."""
     models: str | None = "/models"
     """Path of the provider's list of models; None if it has none."""
     others: Mapping[Work, "Dialect"] = field(default_factory=dict[Work, "Dialect"])
@@ -206,20 +207,24 @@ class ProviderRunner:
         async with contextlib.aclosing(Body(response, provider)) as body:
             if await body.first_byte() in dialect.no_events:
                 whole = ServerSentEvent(await body.rest())
-                for chunk in await take_large(
-                    lambda event: pieces_of(answer, answer.take_whole(event.data)),
-                    whole,
-                    json_arguments=dialect.json_arguments,
-                ):
-                    yield chunk
+                async with contextlib.aclosing(self._whole(answer, whole)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
                 yield answer.end() if resume is None else of_the_whole(answer.end(), resume)
                 return
             framing = dialect.framing()
             deadline: float | None = None
             while (read := await body.read(deadline)) is not None:
                 for event in framing.feed(read):
-                    if several or len(event.data) > LARGE_EVENT_BYTES:
-                        for chunk in await self._take_all(answer, event):
+                    if len(event.data) > LARGE_EVENT_BYTES:
+                        async with contextlib.aclosing(self._large(answer, event)) as chunks:
+                            async for chunk in chunks:
+                                _progress(lease)
+                                deadline = None
+                                yield chunk
+                        continue
+                    if several:
+                        for chunk in pieces_of(answer, answer.take(event)):
                             _progress(lease)
                             deadline = None
                             yield chunk
@@ -243,14 +248,16 @@ class ProviderRunner:
                 body.check_kind()
             yield answer.end() if resume is None else of_the_whole(answer.end(), resume)
 
-    async def _take_all(self, answer: Reader, event: ServerSentEvent) -> Sequence[TokenChunk]:
-        """Reads an event that is large, or brings pieces of several answers."""
-        if len(event.data) <= LARGE_EVENT_BYTES:
-            return pieces_of(answer, answer.take(event))
-        return await take_large(
-            lambda event: pieces_of(answer, answer.take(event)),
-            event,
-            json_arguments=self._dialect.json_arguments,
+    def _large(self, answer: Reader, event: ServerSentEvent) -> AsyncGenerator[TokenChunk]:
+        """Reads an event that is large."""
+        return take_large(
+            lambda part: pieces_of(answer, answer.take(part)), event, self._dialect.shape
+        )
+
+    def _whole(self, answer: Reader, body: ServerSentEvent) -> AsyncGenerator[TokenChunk]:
+        """Reads an answer that came at once."""
+        return take_large(
+            lambda part: pieces_of(answer, answer.take_whole(part.data)), body, self._dialect.shape
         )
 
     async def _work(

@@ -8,6 +8,7 @@ Rules:
     3. Events and items that have no place in a chat completion are ignored.
 """
 
+import re
 from typing import cast
 
 import httpx
@@ -23,6 +24,7 @@ from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.classify import NOT_JSON, Refusals
 from orchestrator.runners.remote.answer import Answer, counted
+from orchestrator.runners.remote.large_outline import Shape
 from orchestrator.runners.remote.openai_request import OpenAISettings, own_headers
 from orchestrator.runners.remote.provider import Dialect, slots_of
 from orchestrator.runners.remote.responses_request import payload
@@ -61,6 +63,14 @@ REFUSALS = Refusals(
 """What an image or a policy has to do with it; each comes within a stream, without a status."""
 
 REASONING = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
+
+SHAPE = Shape(
+    several=re.compile(r"delta|logprobs|(?:response\.)?output(?:\.(?:content|summary))?"),
+    anything=re.compile(
+        r"logprobs(?:\..+)?|annotation\..+"
+        r"|(?:response\.)?output\.content\.(?:logprobs|annotations)(?:\..+)?"
+    ),
+)
 
 
 class _Details(msgspec.Struct):
@@ -209,14 +219,14 @@ class ResponsesDecoder(Answer):
 
     def _take_text(self, found: _Event) -> TokenChunk | None:
         text = self._text(found)
-        if not text:
+        if not text and not found.logprobs:
             return None
         if not found.logprobs:
             self.tokens += 1
-            return TokenChunk(text)
+            return TokenChunk(text or "")
         self.tokens += len(found.logprobs)
         logprobs = {"content": found.logprobs, "refusal": None}
-        return TokenChunk(text, len(found.logprobs), {"logprobs": logprobs})
+        return TokenChunk(text or "", len(found.logprobs), {"logprobs": logprobs})
 
     def _text(self, found: _Event) -> str | None:
         """Returns the text of a delta.
@@ -265,7 +275,7 @@ class ResponsesDecoder(Answer):
     def _take_items(self, items: list[_Item]) -> TokenChunk | None:
         texts: dict[str, str] = {"text": "", "refusal": "", "reasoning_content": ""}
         calls: list[object] = []
-        for place, item in enumerate(items):
+        for item in items:
             for part in item.content or []:
                 member = "reasoning_content" if item.type == "reasoning" else "text"
                 texts[member] += part.text or ""
@@ -273,7 +283,7 @@ class ResponsesDecoder(Answer):
             for part in item.summary or []:
                 texts["reasoning_content"] += part.text or ""
             if item.type == "function_call":
-                calls.append(self._begun(place, item))
+                calls.append(self._begun(len(self._calls), item))
         text = texts.pop("text")
         fields: dict[str, object] = {name: value for name, value in texts.items() if value}
         if calls:
@@ -353,5 +363,6 @@ def factory(
         ask=ask,
         read=lambda _, secret: ResponsesDecoder(settings.provider, secret=secret),
         refusals=REFUSALS,
+        shape=SHAPE,
     )
     return slots_of(dialect, inspect, transport)

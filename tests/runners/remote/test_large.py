@@ -1,5 +1,6 @@
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,27 +11,49 @@ from typing_extensions import override
 
 from orchestrator.errors import OrchestratorError, UpstreamProtocolError
 from orchestrator.events import TokenChunk
-from orchestrator.runners.remote.chat import ChatDecoder
+from orchestrator.runners.remote import gemini_answer, ollama
+from orchestrator.runners.remote.answer import joined
+from orchestrator.runners.remote.chat import SHAPE, ChatDecoder
 from orchestrator.runners.remote.gemini import factory as gemini_factory
 from orchestrator.runners.remote.gemini_answer import GeminiDecoder
 from orchestrator.runners.remote.gemini_request import GeminiSettings
-from orchestrator.runners.remote.large import OPEN, take_large
+from orchestrator.runners.remote.large import PIECE_BYTES, take_large
+from orchestrator.runners.remote.large_outline import OPEN, Shape
 from orchestrator.runners.remote.ollama import OllamaDecoder
 from orchestrator.runners.remote.provider import Reader, pieces_of
 from orchestrator.runners.remote.sse import ServerSentEvent
 from tests.fakes.sse_server import SseServer, answer, event
 from tests.runners.remote.asking import asking
+from tests.runners.remote.large_events import EVENTS
 
 
 def sent(delta: object, **members: object) -> bytes:
     return json.dumps({"choices": [{"index": 0, "delta": delta}], **members}).encode()
 
 
-async def one(reader: Reader, event: ServerSentEvent, **how: Any) -> TokenChunk | None:
-    """What a large event brings of a single answer."""
-    found = await take_large(lambda event: pieces_of(reader, reader.take(event)), event, **how)
-    assert len(found) <= 1
-    return found[0] if found else None
+async def one(
+    reader: Reader, event: ServerSentEvent, shape: Shape = SHAPE, **how: Any
+) -> TokenChunk | None:
+    """What a large event brings of a single answer, put together."""
+    return joined(await pieces(reader, event, shape, **how))
+
+
+async def pieces(
+    reader: Reader, event: ServerSentEvent, shape: Shape = SHAPE, **how: Any
+) -> list[TokenChunk]:
+    """What a large event brings."""
+
+    def take(event: ServerSentEvent) -> Sequence[TokenChunk]:
+        return pieces_of(reader, reader.take(event))
+
+    return [chunk async for chunk in take_large(take, event, shape, **how)]
+
+
+def told(outcome: "Outcome") -> object:
+    """What is told, however many pieces it comes in; each of them counts as a token at least."""
+    if not isinstance(outcome, TokenChunk):
+        return outcome
+    return outcome.text, outcome.fields, outcome.index
 
 
 class Measured(ChatDecoder):
@@ -80,7 +103,7 @@ ESCAPED = st.lists(
 async def test_any_text_in_pieces_is_what_it_is_at_once(text: str, piece_bytes: int):
     data = f'{{"choices":[{{"delta":{{"content":"{text}","x":["{text}",1]}}}}]}}'.encode()
 
-    assert await in_pieces(data, piece_bytes) == at_once(data)
+    assert told(await in_pieces(data, piece_bytes)) == told(at_once(data))
 
 
 @given(
@@ -98,7 +121,7 @@ async def test_any_event_in_pieces_is_what_it_is_at_once(
     text = json.dumps({"choices": [{"delta": delta}]}, ensure_ascii=ascii_only)
     data = text.encode(errors="surrogatepass")[: -cut or None]
 
-    assert await in_pieces(data, piece_bytes) == at_once(data)
+    assert told(await in_pieces(data, piece_bytes)) == told(at_once(data))
 
 
 @pytest.mark.parametrize(
@@ -124,9 +147,10 @@ async def test_others_have_their_turn_after_every_piece_of_a_large_event(text: s
         over.set()
         await counting
 
-    assert chunk == TokenChunk(text)
+    assert chunk is not None
+    assert (chunk.text, chunk.fields) == (text, None)
     assert turns >= len(data) // (16 << 10)
-    assert max(reader.sizes) < 100
+    assert max(reader.sizes) < 17 << 10
 
 
 def test_a_text_that_looks_like_a_stand_in_is_left_alone():
@@ -134,7 +158,7 @@ def test_a_text_that_looks_like_a_stand_in_is_left_alone():
 
     found = asyncio.run(in_pieces(data, 16))
 
-    assert found == at_once(data)
+    assert told(found) == told(at_once(data))
 
 
 async def test_arguments_that_come_as_an_object_stay_json():
@@ -143,7 +167,7 @@ async def test_arguments_that_come_as_an_object_stay_json():
     data = json.dumps({"message": {"content": 'a\n"' * 20, "tool_calls": [call]}}).encode()
 
     chunk: Any = await one(
-        OllamaDecoder("acme"), ServerSentEvent(data), json_arguments=True, piece_bytes=16
+        OllamaDecoder("acme"), ServerSentEvent(data), ollama.SHAPE, piece_bytes=16
     )
 
     assert chunk.text == 'a\n"' * 20
@@ -157,7 +181,7 @@ async def test_what_a_reader_keeps_for_later_is_told_as_it_was_sent():
     candidate = {"content": {"parts": [part]}, "finishReason": "NO_SUCH_" * 20}
     data = json.dumps({"candidates": [candidate]}).encode()
 
-    chunk = await one(reader, ServerSentEvent(data), piece_bytes=64)
+    chunk = await one(reader, ServerSentEvent(data), gemini_answer.SHAPE, piece_bytes=64)
 
     other = GeminiDecoder("acme")
     assert chunk == other.take(ServerSentEvent(data))
@@ -199,24 +223,56 @@ async def test_arguments_in_pieces_are_what_they_are_at_once(arguments: object):
     # a text came escaped a second time
     data = ServerSentEvent(called(arguments))
 
-    chunk = await one(OllamaDecoder("acme"), data, piece_bytes=64, json_arguments=True)
+    chunk = await one(OllamaDecoder("acme"), data, ollama.SHAPE, piece_bytes=64)
 
     assert chunk == OllamaDecoder("acme").take(data)
 
 
-async def test_ollamas_logprobs_are_not_read_at_once():
-    data = ServerSentEvent(called({"a": 1}))
+MAX_BLOCKS = 6_000
+"""Python's own objects that one step may make or free: about a millisecond's worth."""
+
+
+@pytest.mark.parametrize("name", EVENTS)
+async def test_no_step_of_a_large_event_reads_much_or_makes_much(name: str):
+    large = EVENTS[name]
+    data, reader = large.data(400_000), large.kind.reader()
     sizes: list[int] = []
-    reader = OllamaDecoder("acme")
+    steps: list[int] = []
+    over = False
 
     def take(event: ServerSentEvent) -> Sequence[TokenChunk]:
         sizes.append(len(event.data))
         return pieces_of(reader, reader.take(event))
 
-    await take_large(take, data, json_arguments=True, piece_bytes=64)
+    async def count() -> None:
+        before = sys.getallocatedblocks()
+        while not over:
+            await asyncio.sleep(0)
+            steps.append(abs(sys.getallocatedblocks() - before))
+            before = sys.getallocatedblocks()
 
-    assert len(sizes) == 1
-    assert sizes[0] < len(data.data) // 2
+    async with asyncio.timeout(5):
+        counting = asyncio.create_task(count())
+        async for _ in take_large(take, ServerSentEvent(data), large.kind.shape):
+            pass
+        over = True
+        await counting
+
+    assert max(sizes) < 2 * PIECE_BYTES
+    assert len(steps) >= len(data) // PIECE_BYTES
+    assert max(steps) < MAX_BLOCKS
+
+
+@pytest.mark.parametrize("name", EVENTS)
+async def test_an_event_of_any_kind_in_pieces_is_what_it_is_at_once(name: str):
+    large = EVENTS[name]
+    data, whole = large.data(40_000), large.kind.reader()
+    reader = large.kind.reader()
+
+    chunk = await one(reader, ServerSentEvent(data), large.kind.shape)
+
+    assert told(chunk) == told(whole.take(ServerSentEvent(data)))
+    assert (reader.finish_reason, reader.done) == (whole.finish_reason, whole.done)
 
 
 @pytest.mark.live
@@ -299,7 +355,7 @@ async def test_any_array_in_pieces_is_what_it_is_at_once(
     text = json.dumps({"choices": [{"delta": delta}]}, separators=separators)
     data = text.encode()[: -cut or None]
 
-    assert await in_pieces(data, piece_bytes) == at_once(data)
+    assert told(await in_pieces(data, piece_bytes)) == told(at_once(data))
 
 
 @pytest.mark.parametrize("depth", [5, 50, 5000])

@@ -1,0 +1,82 @@
+"""The events that one large event is told in, one after the other.
+
+Each but the last brings a part of one array or text and, of all else, only what a reader knows
+things by: whose part it is. The last one brings the rest, with whatever ends an answer.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import msgspec
+
+from orchestrator.runners.remote.large_outline import CLOSE, OPEN, Outline, stand_in
+
+SLICES = re.compile(f"{OPEN}s([0-9]+){CLOSE}".encode())
+NAMES = ("type", "index", "output_index")
+"""Members that say whose part it is."""
+
+
+def events_of(outline: Outline) -> Iterator[bytes]:
+    """Gives the events, with the stand-ins of texts and runs still in them."""
+    return _events(outline, outline.rest)
+
+
+def _events(outline: Outline, rest: bytes) -> Iterator[bytes]:
+    while (found := SLICES.search(rest)) is not None:
+        numbers = _together(outline, rest, int(found[1]))
+        marks = {stand_in("s", number).decode() for number in numbers}
+        last = max(len(outline.slices[number].parts) for number in numbers) - 1
+        pruned = _pruned(msgspec.json.decode(rest), marks)
+        if pruned is not None:  # else a member of the same name comes after it and counts instead
+            template = msgspec.json.encode(pruned)
+            for place in range(last):
+                yield from _events(outline, _filled(outline, template, numbers, place))
+        rest = _filled(outline, rest, numbers, last)
+    yield rest
+
+
+def _together(outline: Outline, rest: bytes, number: int) -> Sequence[int]:
+    """Returns the numbers of all slices that must be told with those."""
+    owner = outline.slices[number].object
+    if owner is None:
+        return (number,)
+    numbers = [int(found[1]) for found in SLICES.finditer(rest)]
+    return [one for one in numbers if outline.slices[one].object == owner]
+
+
+def _filled(outline: Outline, event: bytes, numbers: Sequence[int], place: int) -> bytes:
+    for number in numbers:
+        slices = outline.slices[number]
+        mark = stand_in("s", number)
+        part = slices.parts[place] if place < len(slices.parts) else b""
+        event = event.replace(b'"' + mark + b'"' if slices.whole else mark, part)
+    return event
+
+
+def _pruned(value: object, marks: set[str]) -> object:
+    """The value without all that leads to no mark; None if nothing does."""
+    if isinstance(value, str):
+        return value if value in marks else None
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        found = [_pruned(item, marks) for item in items]
+        # what stands before goes by its names alone: some readers take the first of its kind
+        kept = [
+            _names(item) if told is None else told for item, told in zip(items, found, strict=True)
+        ]
+        last = max((place for place, told in enumerate(found) if told is not None), default=-1)
+        return kept[: last + 1] or None
+    if not isinstance(value, dict):
+        return None
+    members = cast("dict[str, object]", value)
+    told = {name: _pruned(member, marks) for name, member in members.items()}
+    kept = {name: member for name, member in told.items() if member is not None}
+    if not kept:
+        return None
+    return _names(members) | kept
+
+
+def _names(value: object) -> dict[str, object]:
+    members = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    return {name: members[name] for name in NAMES if isinstance(members.get(name), str | int)}
