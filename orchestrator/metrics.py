@@ -178,6 +178,16 @@ SPARES_LOST = Counter(
     ["deployment"],
     registry=REGISTRY,
 )
+BODY_BYTES = Gauge(
+    "orchestrator_body_bytes",
+    "Bytes of large bodies that are held, until their answers have ended.",
+    registry=REGISTRY,
+)
+RESUMABLE_BYTES = Gauge(
+    "orchestrator_resumable_bytes",
+    "Bytes of streams that are kept for clients who may come back.",
+    registry=REGISTRY,
+)
 READY = Gauge(
     "orchestrator_ready",
     "1 while the deployment would serve a request, else 0.",

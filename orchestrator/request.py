@@ -15,6 +15,8 @@ MAX_STOP_LENGTH = 512
 MAX_SEED = 2**63 - 1
 MAX_NAME = 256
 MAX_ANSWERS = 128
+MIN_TIMEOUT = 0.001
+"""Seconds; less is no time that anything could be done in."""
 MAX_TIMEOUT = 30 * 86_400.0
 BYTES_PER_TOKEN = 4
 DEFAULT_ANSWER_TOKENS = 256
@@ -85,7 +87,7 @@ class Message:
             InvalidRequestError: It is neither text nor a list of parts.
         """
         content: object = self.content  # a caller may have no type checker
-        if content is None or isinstance(content, str):
+        if isinstance(content, str) or content is None:
             return
         if not isinstance(content, list | tuple) or not all(
             isinstance(part, Mapping) for part in cast("Sequence[object]", content)
@@ -103,6 +105,14 @@ class Message:
             return self.content
         return "".join(str(part.get("text", "")) for part in self.content)
 
+    @property
+    def length(self) -> int:
+        """Characters of the text."""
+        content = self.content
+        if isinstance(content, str):
+            return len(content)
+        return sum(len(str(part.get("text", ""))) for part in content or ())
+
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -117,36 +127,40 @@ def message_from(given: object, index: int) -> Message:
     Raises:
         InvalidRequestError: Role or content are missing or of another type.
     """
+    fields: dict[str, object] = {}
+    if isinstance(given, dict | Mapping):  # the first of them is quick, and usual
+        fields.update(cast("Mapping[str, object]", given))
+    role, content = fields.pop("role", None), fields.pop("content", None)
+    if isinstance(role, str) and role in ROLES and isinstance(content, str):
+        return Message(role, content, fields)
     where = f"messages[{index}]"
     if not isinstance(given, Mapping):
         raise InvalidRequestError(f"{where} must be an object", param=where)
-    message = cast("Mapping[str, object]", given)
-    role, content = message.get("role"), message.get("content")
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         raise InvalidRequestError(
             f"{where}.role must be one of {', '.join(ROLES)}", param=f"{where}.role"
         )
-    fields = {name: value for name, value in message.items() if name not in {"role", "content"}}
     if isinstance(content, list):
-        content = _parts(cast("list[object]", content), where)
-    elif content is None:
-        if role != "assistant":  # one that only calls tools has no content
-            raise InvalidRequestError(f"{where}.content is missing", param=f"{where}.content")
-    elif not isinstance(content, str):
+        return Message(role, _parts(cast("list[object]", content), where), fields)
+    if content is not None:
         raise InvalidRequestError(
             f"{where}.content must be a text or a list of parts", param=f"{where}.content"
         )
-    return Message(role, content, fields)
+    if role != "assistant":  # one that only calls tools has no content
+        raise InvalidRequestError(f"{where}.content is missing", param=f"{where}.content")
+    return Message(role, None, fields)
 
 
 def _parts(content: list[object], where: str) -> list[Mapping[str, object]]:
     parts: list[Mapping[str, object]] = []
     for number, part in enumerate(content):
-        place = f"{where}.content[{number}]"
         mapping = cast("Mapping[str, object]", part if isinstance(part, dict) else {})
-        if not isinstance(mapping.get("type"), str):
+        kind = mapping.get("type")
+        if not isinstance(kind, str):
+            place = f"{where}.content[{number}]"
             raise InvalidRequestError(f"{place} must be an object with a type", param=place)
-        if mapping["type"] == "text" and not isinstance(mapping.get("text"), str):
+        if kind == "text" and not isinstance(mapping.get("text"), str):
+            place = f"{where}.content[{number}]"
             raise InvalidRequestError(f"{place}.text must be a text", param=f"{place}.text")
         parts.append(mapping)
     return parts
@@ -281,6 +295,8 @@ class PriorityRequest:
     priority take turns."""
     made_on: Channel | None = None
     """Where its answer goes on being made when its own channel has ended; None ends with it."""
+    size_bytes: int = 0
+    """Of the body that it came in, if it came in one: a large one is encoded in pieces."""
     idempotent: bool = True
     """False forbids every retry and failover once an attempt was started."""
     extra: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -317,15 +333,17 @@ class PriorityRequest:
         """
         if self.timeout is not None:
             _check_number("deadline", self.timeout, 0.0, MAX_TIMEOUT)
-            if self.timeout == 0:
-                raise InvalidRequestError("the deadline must be above 0 seconds", param="deadline")
+            if self.timeout < MIN_TIMEOUT:
+                raise InvalidRequestError(
+                    f"the deadline must be {MIN_TIMEOUT:g} seconds or more", param="deadline"
+                )
         _check_name("model", self.model)
         _check_name("request_id", self.request_id)
         if self.caller != "":
             _check_name("caller", self.caller)
         if not self.messages:
             raise InvalidRequestError("messages must not be empty", param="messages")
-        characters = sum(len(message.text) for message in self.messages)
+        characters = sum(message.length for message in self.messages)
         self.estimated_prompt_tokens = max(1, characters // BYTES_PER_TOKEN)
 
     def __repr__(self) -> str:

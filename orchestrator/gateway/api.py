@@ -13,6 +13,7 @@ import msgspec
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import Finished, TokenChunk
 from orchestrator.gateway.failure import failure_event, failure_object
+from orchestrator.gateway.members import Members
 from orchestrator.gateway.visit import Visit
 from orchestrator.request import PriorityRequest
 from orchestrator.routing.router import Router
@@ -63,7 +64,7 @@ class Api:
     summary: str
     """For the published document, as is the next."""
     body: type[msgspec.Struct]
-    read: Callable[[bytes, Visit], Call | Direct]
+    read: Callable[[Members, Visit], Call | Direct]
     """Raises `InvalidRequestError` for a body that can't be used."""
     failure: Callable[[OrchestratorError, str], object] = lambda error, _: failure_object(error)
     """The body of a refusal, given the error and the request's id."""

@@ -25,6 +25,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.gateway.admin import ADMIN, Admin, ReloadNow
 from orchestrator.gateway.anthropic.counting import COUNT_TOKENS
 from orchestrator.gateway.anthropic.messages import MESSAGES
+from orchestrator.gateway.body import MAX_BODIES, BodyRoom
 from orchestrator.gateway.chat import CHAT
 from orchestrator.gateway.completions import COMPLETIONS
 from orchestrator.gateway.document import add_posts, failures
@@ -34,7 +35,7 @@ from orchestrator.gateway.framework import HANDLERS, REQUEST_ID, as_text
 from orchestrator.gateway.health import Liveness, Readiness, liveness, readiness
 from orchestrator.gateway.repeats.repeats import Repeats
 from orchestrator.gateway.responses.responses import RESPONSES
-from orchestrator.gateway.resume import Resumptions
+from orchestrator.gateway.resume import RESUME_MEMORY, Resumptions
 from orchestrator.gateway.shape import shaped
 from orchestrator.gateway.visit import Visit
 from orchestrator.gateway.works import CLASSIFIES, EMBEDDINGS, RERANKS
@@ -75,7 +76,9 @@ class Gateway(FastAPI):
         access_log: Whether each request is a line in the log.
         linger: Seconds from a request's end after which a caller who doesn't read is cut off.
         keep_alive: Seconds of silence in a stream after which a comment goes out.
+        max_bodies: Bytes of all large bodies together.
         resume_window: Seconds for which a client may stay away from its stream; 0 is none.
+        resume_memory: Bytes of all streams that a client may come back to.
         door: Lets callers in; None lets everybody in.
         ledger: The usage ledger, for administrators; None if there is none.
         repeats: What is kept for requests that come again; None if nothing is.
@@ -91,7 +94,9 @@ class Gateway(FastAPI):
         access_log: bool = True,
         linger: float = LINGER,
         keep_alive: float = KEEP_ALIVE,
+        max_bodies: int = MAX_BODIES,
         resume_window: float = 0,
+        resume_memory: int = RESUME_MEMORY,
         door: Door | None = None,
         ledger: Path | None = None,
         repeats: Repeats | None = None,
@@ -110,8 +115,8 @@ class Gateway(FastAPI):
         self._access_log = access_log
         self._draining = False
         self._door = door
-        resumptions = Resumptions(resume_window) if resume_window else None
-        reading = asyncio.Lock()
+        resumptions = Resumptions(resume_window, resume_memory) if resume_window else None
+        reading, room = asyncio.Lock(), BodyRoom(max_bodies)
         self._exchanges = {
             api.path: Exchange(
                 api,
@@ -125,6 +130,7 @@ class Gateway(FastAPI):
                 repeats=repeats,
                 reading=reading,
                 explained=explained,
+                room=room,
             )
             for api in APIS
         }

@@ -8,13 +8,13 @@ from orchestrator.gateway.answer import whole_answer
 from orchestrator.gateway.api import Api, Call, StreamWriter
 from orchestrator.gateway.chat_request import ChatCompletionRequest, read_call
 from orchestrator.gateway.chunks import ChunkWriter
-from orchestrator.gateway.members import TIMEOUT_HEADER
+from orchestrator.gateway.members import TIMEOUT_HEADER, Members
 from orchestrator.gateway.visit import Visit
 
 CHAT_PATH = "/v1/chat/completions"
 
 
-def read(body: bytes, visit: Visit) -> Call:
+def read(body: Members, visit: Visit) -> Call:
     """Reads a body.
 
     Raises:

@@ -11,7 +11,7 @@ import msgspec
 
 from orchestrator.channel import Channel
 from orchestrator.errors import InvalidRequestError
-from orchestrator.gateway.members import Anything, check_bounds, members, shorter, turns
+from orchestrator.gateway.members import Anything, Members, check_bounds, members, shorter, turns
 from orchestrator.request import ROLES, Priority, PriorityRequest, SamplingParams, message_from
 
 
@@ -54,11 +54,11 @@ class ChatCall:
     include_usage: bool
 
 
-def read_call(body: bytes, request_id: str, timeout: str | None = None) -> ChatCall:
+def read_call(body: Members, request_id: str, timeout: str | None = None) -> ChatCall:
     """Reads a body in OpenAI's shape.
 
     Args:
-        body: The whole body.
+        body: Its members, decoded.
         request_id: For logs and headers.
         timeout: The header `x-request-timeout`, seconds; the shorter of it and `deadline` counts.
 

@@ -20,6 +20,7 @@ from orchestrator.gateway.failure import failure_event
 from orchestrator.gateway.members import (
     TIMEOUT_HEADER,
     Anything,
+    Members,
     check_bounds,
     members,
     shorter,
@@ -59,7 +60,7 @@ class CompletionRequest(msgspec.Struct, kw_only=True):
     """Seconds for everything, waiting included; an extension."""
 
 
-def read(body: bytes, visit: Visit) -> Call:
+def read(body: Members, visit: Visit) -> Call:
     """Reads a body.
 
     Raises:

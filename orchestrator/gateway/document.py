@@ -38,6 +38,16 @@ _ERROR_SCHEMA: dict[str, object] = {
     "required": ["error"],
     "properties": {"error": _ERROR},
 }
+_EVENT: dict[str, object] = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {
+        "data": {"type": "string"},
+        "event": {"type": "string"},
+        "id": {"type": "string"},
+    },
+}
+"""Each event of a stream."""
 _REFERENCE = "#/components/schemas/{name}"
 
 
@@ -78,7 +88,8 @@ def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def _operation(api: Api) -> dict[str, object]:
     content: dict[str, object] = {"application/json": {"schema": {"type": "object"}}}
     if "stream" in api.body.__struct_fields__:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        # as FastAPI and OpenAPI 3.2 say it; before that, a schema means each event or all of them
+        content["text/event-stream"] = {"itemSchema": _EVENT}
     answers: dict[str, object] = {
         "200": {
             "description": "The answer; server-sent events if `stream` is true.",

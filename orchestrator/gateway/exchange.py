@@ -16,6 +16,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
+from orchestrator.callers.caller import Caller
 from orchestrator.callers.door import Door
 from orchestrator.channel import Channel
 from orchestrator.errors import (
@@ -27,11 +28,13 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Failed
 from orchestrator.gateway.api import Api, Call, Direct, StreamWriter
-from orchestrator.gateway.body import read_body
+from orchestrator.gateway.body import BodyRoom, Share, read_body
 from orchestrator.gateway.connection import LINE
 from orchestrator.gateway.explain import EXPLAIN, Explaining, explain, wants_explanation
 from orchestrator.gateway.failure import send_failure, send_json
-from orchestrator.gateway.repeats.repeats import Repeats
+from orchestrator.gateway.large_body import decode_large, is_large
+from orchestrator.gateway.members import decode
+from orchestrator.gateway.repeats.repeats import Asked, Repeats
 from orchestrator.gateway.resume import Replay, Resumptions
 from orchestrator.gateway.visit import Visit
 from orchestrator.request import PriorityRequest
@@ -48,9 +51,6 @@ LINGER = 30.0
 """Seconds that a caller has to read what is left once its request has ended."""
 KEEP_ALIVE = 15.0
 """Seconds of silence after which a comment goes out."""
-READ_BESIDE_FROM_BYTES = 256 << 10
-"""A larger body is read by a thread, one at a time, so that the loop goes on with other requests:
-10 MB are up to 90 ms of work, a third of it within the decoder, which holds the interpreter."""
 DRAIN_RETRY_AFTER = 1.0
 """Seconds; another instance can serve at once."""
 COMMENT = b": keep-alive\n\n"
@@ -72,7 +72,8 @@ class Exchange:
         resumptions: The streams that a client may come back to; None if there are none.
         door: Lets callers in; None lets everybody in.
         repeats: What is kept for requests that come again; None if nothing is.
-        reading: Held while a large body is read; of the whole gateway.
+        reading: Held while a large body is decoded; of the whole gateway, as is the next.
+        room: For all large bodies.
         explained: Whether responses tell their attempts; None leaves it to each caller.
     """
 
@@ -89,10 +90,12 @@ class Exchange:
         door: Door | None = None,
         repeats: Repeats | None = None,
         reading: asyncio.Lock | None = None,
+        room: BodyRoom | None = None,
         explained: bool | None = None,
     ) -> None:
         self._api = api
         self._reading = reading or asyncio.Lock()
+        self._room = room or BodyRoom()
         self._explained = explained
         self._repeats = repeats
         self._door = door
@@ -128,7 +131,22 @@ class Exchange:
                 retry_after=DRAIN_RETRY_AFTER,
             )
         caller = None if self._door is None else await self._door.enter(visit.headers)
-        body = await read_body(receive, self._max_body, visit.header("content-length"))
+        length, share = visit.header("content-length"), Share(self._room)
+        try:
+            body = await read_body(receive, self._max_body, length, share)
+            await self._answer(visit, caller, body, scope, receive, send)
+        finally:
+            share.give_back()
+
+    async def _answer(
+        self,
+        visit: Visit,
+        caller: Caller | None,
+        body: bytes,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         last_event_id = visit.header("last-event-id")
         if self._resumptions is not None and last_event_id is not None:
             name = "" if caller is None else caller.name
@@ -137,11 +155,12 @@ class Exchange:
             await send(_head(visit))
             await self._come_back(replay, at, scope["extensions"][LINE], send)
             return
-        if len(body) <= READ_BESIDE_FROM_BYTES:
-            call = self._api.read(body, visit)
-        else:
+        if is_large(body):
             async with self._reading:
-                call = await asyncio.to_thread(self._api.read, body, visit)
+                members = await decode_large(body, self._api.body)
+        else:
+            members = decode(body, self._api.body)
+        call = self._api.read(members, visit)
         if isinstance(call, Direct):
             if caller is not None:
                 caller.check(call.model)
@@ -150,6 +169,7 @@ class Exchange:
             await send_json(send, 200, answer, visit.response_headers)
             return
         visit.request = call.request
+        call.request.size_bytes = len(body)
         repeats = self._repeats
         if repeats is not None and not repeats.widen(visit, call):
             repeats = None
@@ -164,7 +184,7 @@ class Exchange:
             if repeats is None:
                 self._router.submit(call.request)
             else:
-                await repeats.send(visit, call, body)
+                await repeats.send(visit, call, Asked(body, members))
             if line is None:  # a server of another kind
                 watch = loop.create_task(_end_when_gone(receive, channel))
             else:

@@ -3,8 +3,7 @@
 Rules:
     1. Types are strict: a number is no boolean, a text is no number, NaN is no JSON at all.
     2. Every refusal names the field.
-    3. The loop stands still while a body is read, so what it consists of is bounded: 10 MiB of text
-       are read in 10 ms, as many bytes of empty lists take five seconds.
+    3. The loop stands still while members are read, so what they consist of is bounded.
 """
 
 import math
@@ -31,11 +30,11 @@ MAX_IMAGES = 256
 MAX_UNKNOWN = 256
 MAX_VALUES = 1 << 17
 """Values of any kind, at any depth."""
-COUNTED_FROM_BYTES = 256 << 10
-"""Smaller bodies are read within 100 ms whatever they consist of."""
 SHOWN = 100
 """Characters of what a caller sent that an error repeats."""
 
+Members = dict[str, object]
+"""Of a body, decoded; readers leave it as it is."""
 Anything = Annotated[object, msgspec.Meta(extra_json_schema={"description": "Any JSON value."})]
 
 MEDIA = frozenset(
@@ -77,81 +76,70 @@ def turns(*roles: str) -> dict[str, object]:
     }
 
 
-_bodies = msgspec.json.Decoder(dict[str, object])
+decode_object = msgspec.json.Decoder(dict[str, object]).decode
 _HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
-# a text without its end reaches to the body's, or each quote in it would be tried anew
-_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
 
 
-class _MessagesAlone(msgspec.Struct):
-    messages: msgspec.Raw = msgspec.Raw(b"[]")
-
-
-_messages_alone = msgspec.json.Decoder(_MessagesAlone)
-_items = msgspec.json.Decoder(list[msgspec.Raw])
-
-
-def members(body: bytes, kind: type[T]) -> tuple[T, dict[str, object]]:
-    """Reads a body.
+def decode(body: bytes, kind: type[msgspec.Struct]) -> Members:
+    """Decodes a body at once.
 
     Args:
         body: The whole body.
         kind: Its fields that mean something here.
 
-    Returns:
-        Those fields, and all others.
-
     Raises:
-        InvalidRequestError: It can't be read, or a field is of another type; `param` names it.
+        InvalidRequestError: It is no JSON object.
     """
     try:
-        if len(body) > COUNTED_FROM_BYTES and _consists_of_too_much(body):
-            too_much = _too_much(body)
-            raise too_much
-        found = _bodies.decode(body)
-        given = msgspec.convert(found, kind)
+        return decode_object(body)
     except msgspec.ValidationError as error:
-        mistake = _wrong_type(body, kind, error)
+        text = str(error)
+        if "$[...]" in text:
+            # without its struct msgspec can't name the field of a number that is out of range
+            try:
+                msgspec.json.decode(body, type=kind)
+            except msgspec.ValidationError as named:
+                text = str(named)
+        mistake = _wrong_type(text)
         raise mistake from None
     except (msgspec.DecodeError, RecursionError) as error:
         text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        if "surrogate" in text or ("truncated" in text and _HALF.search(body[-16:])):
-            text = (
-                "a text of it ends in half a character, a lone surrogate, so it isn't valid UTF-8"
-            )
-        raise InvalidRequestError(f"the body is no JSON that can be read: {text}") from None
+        refusal = unreadable(text, body)
+        raise refusal from None
+
+
+def members(found: Members, kind: type[T]) -> tuple[T, dict[str, object]]:
+    """Reads a body's members.
+
+    Args:
+        found: All of them, decoded.
+        kind: Those that mean something here.
+
+    Returns:
+        Those, and all others.
+
+    Raises:
+        InvalidRequestError: A field is missing or of another type; `param` names it.
+    """
+    try:
+        given = msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        mistake = _wrong_type(str(error))
+        raise mistake from None
     return given, {
         name: value for name, value in found.items() if name not in kind.__struct_fields__
     }
 
 
-def _consists_of_too_much(body: bytes) -> bool:
-    # each value but the first follows one of the three; a text may hold them, too
-    if _marks(body) <= MAX_VALUES:
-        return False
-    # only as many texts are cut out as a body may have
-    if body.count(b'"') - body.count(b'\\"') > 4 * MAX_VALUES:
-        return True
-    return _marks(_TEXT.sub(b"", body)) > MAX_VALUES
+def unreadable(text: str, body: bytes) -> InvalidRequestError:
+    """What is told of a body that no decoder can read, in the decoder's words."""
+    if "surrogate" in text or ("truncated" in text and _HALF.search(body[-16:])):
+        text = "a text of it ends in half a character, a lone surrogate, so it isn't valid UTF-8"
+    return InvalidRequestError(f"the body is no JSON that can be read: {text}")
 
 
-def _marks(body: bytes) -> int:
-    return body.count(b",") + body.count(b"[") + body.count(b"{")
-
-
-def _too_much(body: bytes) -> InvalidRequestError:
-    try:
-        messages = len(_items.decode(_messages_alone.decode(body).messages))
-    except msgspec.ValidationError:  # no list, and no matter with a body like this
-        messages = 0
-    if messages > MAX_MESSAGES:
-        return _too_many_messages(messages)
-    return InvalidRequestError(
-        f"the body has more than {MAX_VALUES} values, those within lists and objects included"
-    )
-
-
-def _too_many_messages(count: int) -> InvalidRequestError:
+def too_many_messages(count: int) -> InvalidRequestError:
+    """What is told of a conversation that is too long."""
     return InvalidRequestError(
         f"messages has {count} messages; {MAX_MESSAGES} are the most", param="messages"
     )
@@ -170,7 +158,7 @@ def check_bounds(
             f"model has more than {MAX_MODEL_LENGTH} characters", param="model"
         )
     if len(messages) > MAX_MESSAGES:
-        too_many = _too_many_messages(len(messages))
+        too_many = too_many_messages(len(messages))
         raise too_many
     all_parts = images = 0
     for index, message in enumerate(messages):
@@ -179,7 +167,7 @@ def check_bounds(
             continue
         parts = len(cast("list[object]", content))
         all_parts += parts
-        images += sum(_is_media(part) for part in cast("list[object]", content))
+        images += sum(map(_is_media, cast("list[object]", content)))
         if parts > MAX_PARTS:
             place = f"messages[{index}].content"
             raise InvalidRequestError(
@@ -207,24 +195,19 @@ def _is_media(part: object) -> bool:
     return isinstance(part, dict) and cast("dict[str, object]", part).get("type") in MEDIA
 
 
-def _wrong_type(
-    body: bytes, kind: type[msgspec.Struct], error: msgspec.ValidationError
-) -> InvalidRequestError:
-    text = str(error)
-    if "$[...]" in text:
-        # without its struct msgspec can't name the field of a number that is out of range
-        try:
-            msgspec.json.decode(body, type=kind)
-        except msgspec.ValidationError as named:
-            text = str(named)
+def _wrong_type(text: str) -> InvalidRequestError:
     place, missing = _PLACE.search(text), _MISSING.search(text)
     path = place[1] if place else ""
     if missing:
         path = f"{path}.{missing[1]}" if path else missing[1]
         return InvalidRequestError(f"{path} is missing", param=path)
     what = _PLACE.sub("", text).replace("`", "").replace(" | ", " or ")
-    what = what[:1].lower() + what[1:]
-    return InvalidRequestError(f"{path or 'the body'}: {what}", param=path or None)
+    return wrong(path or None, what[:1].lower() + what[1:])
+
+
+def wrong(path: str | None, what: str) -> InvalidRequestError:
+    """What is told of a field that is wrong; None is the body itself."""
+    return InvalidRequestError(f"{path or 'the body'}: {what}", param=path)
 
 
 def _seconds(header: str | None) -> float | None:

@@ -2,8 +2,8 @@
 
 Each event has an id. A client whose connection broke sends the request's path again with the id of
 the last event that it has, within the window, and gets exactly what follows. Meanwhile the answer
-goes on being made. What is kept is bounded: the oldest events of a long answer go first, and beyond
-so many streams further ones can't be come back to, which their events show by having no id.
+goes on being made. What is kept is bounded, of each stream and of all: the oldest events go first,
+and a stream that finds no room can't be come back to, which its events show by having no id.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
+from orchestrator import metrics
 from orchestrator.channel import Channel
 from orchestrator.errors import InternalError, RequestCanceledError, StreamGoneError
 from orchestrator.events import Ending, Failed, TokenChunk
@@ -22,9 +23,37 @@ from orchestrator.gateway.api import StreamWriter
 logger = logging.getLogger(__name__)
 
 MAX_STREAMS = 1024
+RESUME_MEMORY = 64 << 20
 MAX_KEPT_BYTES = 1 << 20
 """Of one stream."""
+MAX_UNREAD_BYTES = 64 << 10
+"""Of one stream that is being read, while there is no room for more of any."""
 _EVENT_ID = re.compile(r"([0-9a-f]{32})-([0-9]{1,15})")
+
+
+class Room:
+    """The room for what is kept of all streams.
+
+    Args:
+        most: Bytes.
+    """
+
+    __slots__ = ("_most", "taken")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.taken = 0
+        """Bytes."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it is used up, so that each stream gives back what it can do without."""
+        return self.taken > self._most
+
+    def take(self, more: int) -> None:
+        """Takes some of it, or gives some back."""
+        self.taken += more
+        metrics.RESUMABLE_BYTES.set(self.taken)
 
 
 class Follower:
@@ -51,10 +80,16 @@ class Replay:
         caller: Whose stream it is.
         window: Seconds for which a client may stay away.
         on_over: Called when nobody may come back any more.
+        room: Of all streams.
     """
 
     def __init__(
-        self, channel: Channel, caller: str, window: float, on_over: Callable[["Replay"], None]
+        self,
+        channel: Channel,
+        caller: str,
+        window: float,
+        on_over: Callable[["Replay"], None],
+        room: Room,
     ) -> None:
         self.stream_id = secrets.token_hex(16)
         self.channel = channel
@@ -67,6 +102,9 @@ class Replay:
         self._first = 0
         """Number of the oldest event that is kept."""
         self._size_bytes = 0
+        self._room = room
+        self._read = 0
+        """Number of the event that its reader takes next."""
         self._follower: Follower | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -81,11 +119,29 @@ class Replay:
             told = b"id: %s-%d\n%s\n\n" % (self.stream_id.encode(), self.end, event)
             self._events.append(told)
             self._size_bytes += len(told)
-            while self._size_bytes > MAX_KEPT_BYTES and len(self._events) > 1:
-                self._size_bytes -= len(self._events.popleft())
+            self._room.take(len(told))
+            while len(self._events) > 1 and self._is_too_much():
+                gone = len(self._events.popleft())
+                self._size_bytes -= gone
+                self._room.take(-gone)
                 self._first += 1
         if self._follower is not None:
             self._follower.ready.set()
+
+    def _is_too_much(self) -> bool:
+        if self._size_bytes > MAX_KEPT_BYTES:
+            return True
+        if not self._room.full:
+            return False
+        unread = self._follower is not None and self._first >= self._read
+        return not unread or self._size_bytes > MAX_UNREAD_BYTES
+
+    def drop(self) -> None:
+        """Keeps nothing any more."""
+        self._room.take(-self._size_bytes)
+        self._size_bytes = 0
+        self._first = self.end
+        self._events.clear()
 
     def take(self, at: int) -> bytes:
         """All events from that number on.
@@ -97,6 +153,7 @@ class Replay:
             raise StreamGoneError("what follows that event is not kept any more; ask anew")
         # from the end, where a reader that keeps up is, whatever is kept before
         newest = list(islice(reversed(self._events), self.end - at))
+        self._read = self.end
         return b"".join(reversed(newest))
 
     def attach(self) -> Follower:
@@ -149,10 +206,12 @@ class Resumptions:
 
     Args:
         window: Seconds for which a client may stay away.
+        memory: Bytes of all of them.
     """
 
-    def __init__(self, window: float) -> None:
+    def __init__(self, window: float, memory: int = RESUME_MEMORY) -> None:
         self._window = window
+        self._room = Room(memory)
         self._streams: dict[str, Replay] = {}
         self._channels: set[Channel] = set()
         self._pumps: set[asyncio.Task[None]] = set()
@@ -177,9 +236,9 @@ class Resumptions:
             chunks: What has come already.
             ending: The ending, if it has.
         """
-        if len(self._streams) >= MAX_STREAMS:
+        if len(self._streams) >= MAX_STREAMS or self._room.full:
             return None
-        replay = Replay(channel, caller, self._window, self._forget)
+        replay = Replay(channel, caller, self._window, self._forget, self._room)
         self._streams[replay.stream_id] = replay
         self._channels.add(channel)
         pump = asyncio.get_running_loop().create_task(replay.pump(writer, chunks, ending))
@@ -206,4 +265,5 @@ class Resumptions:
 
     def _forget(self, replay: Replay) -> None:
         self._streams.pop(replay.stream_id, None)
+        replay.drop()
         self._channels.discard(replay.channel)

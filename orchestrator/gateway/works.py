@@ -18,6 +18,7 @@ from orchestrator.gateway.api import Api, Call
 from orchestrator.gateway.members import (
     TIMEOUT_HEADER,
     Anything,
+    Members,
     check_bounds,
     members,
     shorter,
@@ -74,7 +75,7 @@ class ClassifyRequest(_Common, kw_only=True):
 Request = EmbeddingsRequest | RerankRequest | ClassifyRequest
 
 
-def read_embeddings(body: bytes, visit: Visit) -> Call:
+def read_embeddings(body: Members, visit: Visit) -> Call:
     """Reads a body of `/v1/embeddings`.
 
     Raises:
@@ -91,7 +92,7 @@ def read_embeddings(body: bytes, visit: Visit) -> Call:
     return _call(given, extra, Work.EMBED, visit, texts, tokens=tokens)
 
 
-def read_rerank(body: bytes, visit: Visit) -> Call:
+def read_rerank(body: Members, visit: Visit) -> Call:
     """Reads a body of `/rerank`.
 
     Raises:
@@ -104,7 +105,7 @@ def read_rerank(body: bytes, visit: Visit) -> Call:
     return _call(given, extra, Work.RERANK, visit, texts, query=given.query)
 
 
-def read_classify(body: bytes, visit: Visit) -> Call:
+def read_classify(body: Members, visit: Visit) -> Call:
     """Reads a body of `/classify`.
 
     Raises:

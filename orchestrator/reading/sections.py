@@ -76,6 +76,9 @@ class Server(Section):
     """How long running requests may go on after a stop signal."""
     max_body: Annotated[int, size(2**10, 2**30)] = 10 * 2**20
     """Largest request body; a larger one is answered with 413."""
+    max_bodies: Annotated[int, size(2**20, 2**44)] = 512 * 2**20
+    """All bodies larger than 256 KiB together, from their first byte until their answers' end; what
+    is more is answered with 429."""
     head_timeout: Duration = 10.0
     """How long a request's head may take to come; a slower one is answered with 408."""
     body_timeout: Duration = 60.0
@@ -93,6 +96,9 @@ class Server(Section):
     explain: Literal["on_request", "always", "never"] = "on_request"
     """Who is told a request's attempts in x-orchestrator-* headers: who asks with
     x-orchestrator-explain: 1, everybody or nobody."""
+    resume_memory: Annotated[int, size(2**20, 2**40)] = 64 * 2**20
+    """What all those streams may take; of more the oldest events go first, and a stream that finds
+    no room can't be come back to."""
     access_log: bool = True
     """Whether each request is one line in the log; prompts never are."""
 

@@ -10,6 +10,7 @@ from orchestrator.errors import RequestError
 from orchestrator.gateway.api import Api
 from orchestrator.gateway.app import APIS
 from orchestrator.gateway.failure import status_of
+from orchestrator.gateway.members import decode
 from orchestrator.gateway.visit import Visit
 
 WORDS = st.sampled_from(
@@ -50,7 +51,7 @@ def test_any_body_is_read_or_refused_by_name(api: Api, data: st.DataObject) -> N
 
     refused: list[RequestError] = []
     try:
-        api.read(json.dumps(body).encode(), visit)
+        api.read(decode(json.dumps(body).encode(), api.body), visit)
     except RequestError as error:
         refused.append(error)
 

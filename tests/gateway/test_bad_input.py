@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from orchestrator.errors import ContextLengthExceededError, InvalidRequestError
-from orchestrator.gateway.chat_request import read_call
-from orchestrator.gateway.exchange import READ_BESIDE_FROM_BYTES
-from orchestrator.gateway.members import MAX_IMAGES
+from orchestrator.gateway.chat_request import ChatCall, ChatCompletionRequest, read_call
+from orchestrator.gateway.large_body import LARGE_BODY_BYTES, decode_large
+from orchestrator.gateway.members import MAX_IMAGES, decode
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
 from tests.fakes.scripted import DONE
@@ -109,10 +109,14 @@ NO_JSON = [
 ]
 
 
+def read(payload: bytes, timeout: str | None = None) -> ChatCall:
+    return read_call(decode(payload, ChatCompletionRequest), "r", timeout)
+
+
 @pytest.mark.parametrize(("members", "param"), WRONG_FIELDS)
 def test_a_wrong_field_is_named_in_the_refusal(members: dict[str, object], param: str) -> None:
     with pytest.raises(InvalidRequestError) as refusal:
-        read_call(json.dumps(body(**members)).encode(), "r")
+        read(json.dumps(body(**members)).encode())
 
     assert refusal.value.param == param
 
@@ -121,22 +125,23 @@ def test_a_wrong_field_is_named_in_the_refusal(members: dict[str, object], param
     ("payload", "param"),
     [pytest.param(payload, param, id=name) for name, payload, param in TOO_MUCH],
 )
-def test_a_body_of_too_many_pieces_is_refused_before_they_cost(
+async def test_a_body_of_too_many_pieces_is_refused_before_they_cost(
     payload: bytes, param: str | None
 ) -> None:
     began = time.process_time()
     with pytest.raises(InvalidRequestError) as refusal:
-        read_call(payload, "r")
+        read_call(await decode_large(payload, ChatCompletionRequest), "r")
     took = time.process_time() - began
 
     assert refusal.value.param == param
     assert took < 0.3
 
 
-def test_a_long_text_may_have_as_many_commas_as_it_likes() -> None:
+async def test_a_long_text_may_have_as_many_commas_as_it_likes() -> None:
     text = 'a, [b], {"c"}, ' * 100_000
 
-    call = read_call(json.dumps(body(messages=[{"role": "user", "content": text}])).encode(), "r")
+    payload = json.dumps(body(messages=[{"role": "user", "content": text}])).encode()
+    call = read_call(await decode_large(payload, ChatCompletionRequest), "r")
 
     assert call.request.messages[0].content == text
 
@@ -171,7 +176,7 @@ async def test_a_body_that_is_no_json_object_is_a_400() -> None:
 @pytest.mark.parametrize("text", [r'"\ud83d"', r'"\ud83d and more"', r'"\udc00"'])
 def test_half_a_character_in_a_body_is_told_as_such(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="lone surrogate"):
-        read_call(b'{"messages": [], "model": %s}' % text.encode(), "r")
+        read(b'{"messages": [], "model": %s}' % text.encode())
 
 
 @pytest.mark.parametrize("field", ["model", "messages"])
@@ -180,7 +185,7 @@ def test_a_missing_field_is_named_in_the_error(field: str) -> None:
     del members[field]
 
     with pytest.raises(InvalidRequestError) as refusal:
-        read_call(json.dumps(members).encode(), "r")
+        read(json.dumps(members).encode())
 
     assert refusal.value.param == field
 
@@ -189,7 +194,7 @@ def test_a_number_out_of_range_is_named_with_its_field() -> None:
     payload = json.dumps(body(temperature=0.5)).replace("0.5", "1e999").encode()
 
     with pytest.raises(InvalidRequestError) as refusal:
-        read_call(payload, "r")
+        read(payload)
 
     assert refusal.value.param == "temperature"
 
@@ -249,7 +254,7 @@ async def test_a_context_that_is_too_long_is_a_400_before_the_queue(stream: bool
 @pytest.mark.parametrize("value", ["soon", "0", "-1", "nan", "inf", ""])
 def test_a_timeout_header_that_is_no_time_is_named(value: str) -> None:
     with pytest.raises(InvalidRequestError) as refusal:
-        read_call(json.dumps(body()).encode(), "r", value)
+        read(json.dumps(body()).encode(), value)
 
     assert refusal.value.param == "x-request-timeout"
 
@@ -270,8 +275,8 @@ async def test_only_so_many_images_are_taken_in_all_messages_together(
         assert f"{MAX_IMAGES} are the most" in response.json()["error"]["message"]
 
 
-async def test_a_large_body_is_read_beside_the_loop_and_answered_or_refused_alike() -> None:
-    long = [{"role": "user", "content": "x" * (READ_BESIDE_FROM_BYTES + 1)}]
+async def test_a_large_body_is_read_in_pieces_and_answered_or_refused_alike() -> None:
+    long = [{"role": "user", "content": "x" * (LARGE_BODY_BYTES + 1)}]
 
     async with asyncio.timeout(5), serving({"m": plays("a", DONE)}) as served:
         answered = await served.ask(messages=long)

@@ -1,5 +1,6 @@
 """A body in pieces, bounded."""
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -7,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from orchestrator.errors import InvalidRequestError, RequestCanceledError, RequestTooLargeError
-from orchestrator.gateway.body import read_body
+from orchestrator.errors import (
+    InvalidRequestError,
+    QueueRejectedError,
+    RequestCanceledError,
+    RequestTooLargeError,
+)
+from orchestrator.gateway.body import COUNTED_FROM_BYTES, BodyRoom, Share, read_body
+from tests.fakes.scripted import DONE
+from tests.gateway.serving import plays, serving, until
 
 
 class Pieces:
@@ -60,3 +68,38 @@ async def test_a_size_that_is_no_number_is_refused() -> None:
 async def test_a_caller_who_leaves_in_the_body_is_told_apart() -> None:
     with pytest.raises(RequestCanceledError):
         await read_body(Pieces([b"x"], whole=False), 10, None)
+
+
+async def test_bodies_that_find_no_room_together_are_refused_until_one_has_its_answer() -> None:
+    large = {"padding": "x" * COUNTED_FROM_BYTES}
+    hold = asyncio.Event()
+    stages = {"m": plays("a", hold, DONE), "n": plays("a", DONE)}
+
+    async with asyncio.timeout(5), serving(stages, max_bodies=len(large["padding"]) * 2) as served:
+        first = asyncio.create_task(served.ask(**large))
+        await until(lambda: stages["m"].running == 1)
+        refused = await served.ask(model="n", **large)
+        small = await served.ask(model="n")
+        hold.set()
+        answered = await first
+        after = await served.ask(model="n", **large)
+
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert refused.json()["error"]["code"] == "queue_full"
+    assert [answered.status_code, small.status_code, after.status_code] == [200] * 3
+
+
+async def test_a_sender_who_never_ends_takes_the_room_of_what_it_has_sent_alone() -> None:
+    room = BodyRoom(2 * COUNTED_FROM_BYTES)
+    slow, whole = Share(room), Share(room)
+
+    slow.grow(1000)
+    whole.grow(2 * COUNTED_FROM_BYTES)
+    with pytest.raises(QueueRejectedError):
+        slow.grow(COUNTED_FROM_BYTES + 1)
+    whole.give_back()
+    slow.grow(COUNTED_FROM_BYTES + 1)
+    slow.give_back()
+    slow.give_back()
+
+    assert repr(room) == f"<BodyRoom, 0 of {2 * COUNTED_FROM_BYTES} bytes taken>"

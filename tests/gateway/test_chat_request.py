@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import InvalidRequestError
-from orchestrator.gateway.chat_request import ChatCompletionRequest, read_call
+from orchestrator.gateway.chat_request import ChatCall, ChatCompletionRequest, read_call
+from orchestrator.gateway.members import decode
 from orchestrator.request import Priority, SamplingParams
 
 USER = {"role": "user", "content": "hi"}
@@ -27,8 +28,12 @@ def encoded(**members: object) -> bytes:
     return json.dumps({"model": "m", "messages": [USER]} | members).encode()
 
 
+def read(payload: bytes, timeout: str | None = None) -> ChatCall:
+    return read_call(decode(payload, ChatCompletionRequest), "r", timeout)
+
+
 def test_every_known_field_finds_its_place() -> None:
-    call = read_call(
+    call = read(
         encoded(
             temperature=0.5,
             top_p=0.9,
@@ -41,13 +46,12 @@ def test_every_known_field_finds_its_place() -> None:
             deadline=2.5,
             stream=True,
             stream_options={"include_usage": True},
-        ),
-        "r1",
+        )
     )
 
     assert call.stream
     assert call.include_usage
-    assert call.request.request_id == "r1"
+    assert call.request.request_id == "r"
     assert call.request.priority is Priority.HIGH
     assert call.request.timeout == 2.5
     assert not call.request.channel.held
@@ -64,23 +68,23 @@ def test_every_known_field_finds_its_place() -> None:
 
 
 def test_a_request_without_stream_holds_its_answer_back() -> None:
-    assert read_call(encoded(), "r").request.channel.held
+    assert read(encoded()).request.channel.held
 
 
 def test_both_names_for_the_longest_answer_mean_the_same() -> None:
-    assert read_call(encoded(max_completion_tokens=9), "r").request.sampling.max_tokens == 9
-    assert read_call(encoded(stop="x"), "r").request.sampling.stop == ("x",)
+    assert read(encoded(max_completion_tokens=9)).request.sampling.max_tokens == 9
+    assert read(encoded(stop="x")).request.sampling.stop == ("x",)
 
 
 def test_the_shorter_of_header_and_field_is_the_deadline() -> None:
-    assert read_call(encoded(deadline=9), "r", "2").request.timeout == 2
-    assert read_call(encoded(deadline=1), "r", "2").request.timeout == 1
-    assert read_call(encoded(), "r", "2").request.timeout == 2
-    assert read_call(encoded(), "r").request.timeout is None
+    assert read(encoded(deadline=9), "2").request.timeout == 2
+    assert read(encoded(deadline=1), "2").request.timeout == 1
+    assert read(encoded(), "2").request.timeout == 2
+    assert read(encoded()).request.timeout is None
 
 
 def test_fields_that_are_null_mean_their_default() -> None:
-    call = read_call(encoded(**dict.fromkeys(FIELDS[2:])), "r")
+    call = read(encoded(**dict.fromkeys(FIELDS[2:])))
 
     assert not call.stream
     assert call.request.sampling == SamplingParams()
@@ -89,7 +93,7 @@ def test_fields_that_are_null_mean_their_default() -> None:
 def test_a_duplicate_field_counts_once() -> None:
     body = b'{"model": "a", "model": "b", "messages": [{"role": "user", "content": "hi"}]}'
 
-    assert read_call(body, "r").request.model == "b"
+    assert read(body).request.model == "b"
 
 
 @settings(deadline=None)
@@ -97,7 +101,7 @@ def test_a_duplicate_field_counts_once() -> None:
 def test_any_json_object_is_read_or_refused_with_a_field(members: dict[str, object]) -> None:
     payload = json.dumps(members).encode()
     try:
-        call = read_call(payload, "r")
+        call = read(payload)
     except InvalidRequestError as error:
         refusal = error
     else:
@@ -112,4 +116,4 @@ def test_any_json_object_is_read_or_refused_with_a_field(members: dict[str, obje
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequestError):
-        read_call(body, "r")
+        read(body)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.channel import Channel
 from orchestrator.errors import OrchestratorError, StreamGoneError
 from orchestrator.events import Failed, Finished, TokenChunk
-from orchestrator.gateway.resume import MAX_KEPT_BYTES, Replay, Resumptions
+from orchestrator.gateway.resume import MAX_KEPT_BYTES, MAX_UNREAD_BYTES, Replay, Resumptions, Room
 from tests.fakes.scripted import DONE
 from tests.gateway.serving import CHAT, body, plays, serving, text_of, until
 
@@ -70,7 +70,7 @@ async def test_a_client_that_stays_away_for_too_long_ends_its_request() -> None:
 
 async def test_a_stream_is_found_by_its_own_caller_alone() -> None:
     streams = Resumptions(60)
-    replay = Replay(Channel(), "one", 60, lambda _: None)
+    replay = Replay(Channel(), "one", 60, lambda _: None, Room(MAX_KEPT_BYTES))
     streams._streams[replay.stream_id] = replay
     replay.add(b"data: 1\n\ndata: 2\n\n")
 
@@ -86,7 +86,7 @@ async def test_a_stream_is_found_by_its_own_caller_alone() -> None:
 
 
 async def test_what_is_kept_of_a_long_stream_is_bounded() -> None:
-    replay = Replay(Channel(), "", 60, lambda _: None)
+    replay = Replay(Channel(), "", 60, lambda _: None, Room(MAX_KEPT_BYTES))
     event = b"data: " + b"x" * 10_000 + b"\n\n"
 
     for _ in range(300):
@@ -141,7 +141,7 @@ async def test_a_stream_that_can_not_be_written_ends_with_an_error() -> None:
             return b"data: %s\n\n" % error.code.encode()
 
     channel = Channel()
-    replay = Replay(channel, "", 60, lambda _: None)
+    replay = Replay(channel, "", 60, lambda _: None, Room(MAX_KEPT_BYTES))
 
     async with asyncio.timeout(5):
         await replay.pump(Broken(), [], None)
@@ -153,7 +153,7 @@ async def test_a_stream_that_can_not_be_written_ends_with_an_error() -> None:
 
 @given(st.lists(st.integers(1, 2000), max_size=40), st.integers(0, 40))
 def test_what_follows_an_event_is_exactly_what_came_after_it(sizes: list[int], at: int) -> None:
-    replay = Replay(Channel(), "", 60, lambda _: None)
+    replay = Replay(Channel(), "", 60, lambda _: None, Room(MAX_KEPT_BYTES))
     for size in sizes:
         replay.add(b"data: %s\n\n" % (b"x" * size))
 
@@ -170,3 +170,50 @@ async def test_streams_have_no_ids_unless_the_window_is_open() -> None:
         response = await served.ask(stream=True)
 
     assert ids_of(response.text) == []
+
+
+def test_what_is_kept_of_all_streams_together_is_bounded() -> None:
+    room = Room(100_000)
+    replays = [Replay(Channel(), "", 60, lambda _: None, room) for _ in range(20)]
+
+    for replay in replays:
+        for _ in range(10):
+            replay.add(b"data: " + b"x" * 1000 + b"\n\n")
+
+    assert room.taken < 100_000 + 20 * 2000
+    assert all(replay.end == 10 for replay in replays)
+    for replay in replays:
+        replay.drop()
+    assert room.taken == 0
+
+
+async def test_a_stream_that_is_being_read_loses_nothing_for_want_of_room() -> None:
+    replay = Replay(Channel(), "", 60, lambda _: None, Room(0))
+    event = b"data: " + b"x" * 1000 + b"\n\n"
+    replay.attach()
+
+    seen = 0
+    for _ in range(300):
+        replay.add(event * 20)
+        seen += replay.take(20 * _).count(b"\n\n")
+
+    assert seen == 6000
+    assert replay._size_bytes < MAX_UNREAD_BYTES
+
+
+async def test_a_stream_that_finds_no_room_has_no_ids_and_is_told_all_the_same() -> None:
+    hold, asked = asyncio.Event(), body(stream=True)
+    stages = {"m": plays("a" * 2000, hold, DONE), "n": plays("b", DONE)}
+
+    async with (
+        asyncio.timeout(5),
+        serving(stages, resume_window=60, resume_memory=1000) as served,
+        served.client.stream("POST", CHAT, json=asked) as first,
+    ):
+        begun = await anext(first.aiter_text())
+        second = await served.client.post(CHAT, json=asked | {"model": "n"})
+        hold.set()
+
+    assert ids_of(begun)
+    assert ids_of(second.text) == []
+    assert text_of(second.text) == "b"

@@ -9,12 +9,13 @@ import msgspec
 from orchestrator.gateway.anthropic.failure import failure, failure_event
 from orchestrator.gateway.anthropic.request import CountTokensRequest, read_prompt
 from orchestrator.gateway.api import Api, Direct
+from orchestrator.gateway.members import Members
 from orchestrator.gateway.visit import Visit
 from orchestrator.request import BYTES_PER_TOKEN, PriorityRequest
 from orchestrator.routing.router import Router
 
 
-def read(body: bytes, visit: Visit) -> Direct:
+def read(body: Members, visit: Visit) -> Direct:
     """Reads a body.
 
     Raises:

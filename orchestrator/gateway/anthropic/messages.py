@@ -8,13 +8,13 @@ from orchestrator.gateway.anthropic.failure import failure, failure_event
 from orchestrator.gateway.anthropic.request import MessagesRequest, read_messages
 from orchestrator.gateway.anthropic.stream import MessageWriter
 from orchestrator.gateway.api import Api, Call, StreamWriter
-from orchestrator.gateway.members import TIMEOUT_HEADER
+from orchestrator.gateway.members import TIMEOUT_HEADER, Members
 from orchestrator.gateway.visit import Visit
 
 MESSAGES_PATH = "/v1/messages"
 
 
-def read(body: bytes, visit: Visit) -> Call:
+def read(body: Members, visit: Visit) -> Call:
     """Reads a body.
 
     Raises:

@@ -18,7 +18,7 @@ import msgspec
 from orchestrator.channel import Channel
 from orchestrator.errors import InvalidRequestError
 from orchestrator.gateway.anthropic.conversation import conversation
-from orchestrator.gateway.members import Anything, check_bounds, members, shorter, turns
+from orchestrator.gateway.members import Anything, Members, check_bounds, members, shorter, turns
 from orchestrator.request import Priority, PriorityRequest, SamplingParams
 
 Object = dict[str, Anything]
@@ -51,12 +51,12 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
 
 
 def read_messages(
-    body: bytes, request_id: str, timeout: str | None
+    body: Members, request_id: str, timeout: str | None
 ) -> tuple[PriorityRequest, bool]:
     """Returns what is asked, and whether it is to be streamed.
 
     Args:
-        body: The whole body.
+        body: Its members, decoded.
         request_id: For logs and headers.
         timeout: The header `x-request-timeout`, seconds.
 
@@ -83,7 +83,7 @@ def read_messages(
     return request, stream
 
 
-def read_prompt(body: bytes, request_id: str) -> PriorityRequest:
+def read_prompt(body: Members, request_id: str) -> PriorityRequest:
     """Returns a prompt that is only to be counted.
 
     Raises:

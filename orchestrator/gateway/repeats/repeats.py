@@ -11,10 +11,8 @@ Callers never share: a key and an answer belong to who asked. Failures are kept 
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import msgspec
 
 from orchestrator import metrics
 from orchestrator.channel import HELD_CAPACITY_BYTES, Channel
@@ -26,6 +24,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Failed, Finished
 from orchestrator.gateway.api import Call
+from orchestrator.gateway.repeats.asked import Asked, fingerprint_of
 from orchestrator.gateway.repeats.memory import Answer, Memory, is_answer, packed, unpacked
 from orchestrator.gateway.repeats.production import ONLY_EPOCH, Production
 from orchestrator.gateway.repeats.store import AnswerStore
@@ -34,10 +33,6 @@ from orchestrator.request import PriorityRequest
 
 KEY_HEADER = "idempotency-key"
 MAX_KEY = 255
-NOT_ASKED = frozenset({"stream", "stream_options", "priority", "deadline"})
-"""How an answer is told and when, not what is asked."""
-_bodies = msgspec.json.Decoder(dict[str, object])
-_canonical = msgspec.json.Encoder(order="sorted")
 
 Submit = Callable[[PriorityRequest], None]
 Enter = Callable[[PriorityRequest], None]
@@ -106,7 +101,7 @@ class Repeats:
         request.channel = Channel(held=request.channel.held, capacity_bytes=HELD_CAPACITY_BYTES)
         return True
 
-    async def send(self, visit: Visit, call: Call, body: bytes) -> None:
+    async def send(self, visit: Visit, call: Call, asked: Asked) -> None:
         """Has the call answered: from what is kept, by what runs, or by a request of its own.
 
         Whatever happens to it is told by its channel.
@@ -117,23 +112,25 @@ class Repeats:
         key = visit.header(KEY_HEADER)
         try:
             if self._kept is not None and key is not None:
-                self._send_keyed(self._kept, key, visit, call, body)
+                await self._send_keyed(self._kept, key, visit, call, asked)
             elif self._cache is not None:
-                await self._send_cached(self._cache, visit, call, body)
+                await self._send_cached(self._cache, visit, call, asked)
         except RequestError as error:
             call.request.channel.end(Failed(error))
         except asyncio.CancelledError:
             call.request.channel.end(Failed(RequestCanceledError("the client went away")))
             raise
 
-    def _send_keyed(self, kept: Memory, key: str, visit: Visit, call: Call, body: bytes) -> None:
+    async def _send_keyed(
+        self, kept: Memory, key: str, visit: Visit, call: Call, asked: Asked
+    ) -> None:
         if not 0 < len(key) <= MAX_KEY or not key.isprintable():
             raise InvalidRequestError(
                 f"the header {KEY_HEADER} must have 1 to {MAX_KEY} printable characters",
                 param=KEY_HEADER,
             )
         place = _digest(call.request.caller, visit.path, key)
-        fingerprint = hashlib.sha256(body).digest()
+        fingerprint = await fingerprint_of(asked.body)
         running = self._running.get(place)
         content = kept.get(place) if running is None else None
         known = running.fingerprint if running else content[: len(fingerprint)] if content else None
@@ -171,8 +168,8 @@ class Repeats:
 
         self._produce(production, call.request, ended)
 
-    async def _send_cached(self, cache: Cache, visit: Visit, call: Call, body: bytes) -> None:
-        place = _digest(call.request.caller, visit.path, _asked(body))
+    async def _send_cached(self, cache: Cache, visit: Visit, call: Call, asked: Asked) -> None:
+        place = _digest(call.request.caller, visit.path, await asked.canonical())
         content = cache.memory.get(place)
         if content is None and cache.store is not None and place not in self._made:
             content = await cache.store.get(place, is_answer)
@@ -229,12 +226,6 @@ def _tell(channel: Channel, answer: Answer) -> None:
     for chunk in chunks:
         channel.send(chunk, ONLY_EPOCH)
     channel.end(ending)
-
-
-def _asked(body: bytes) -> bytes:
-    """What is asked, written the same whatever the order of members and the blanks are."""
-    members: Mapping[str, object] = _bodies.decode(body)
-    return _canonical.encode({k: v for k, v in members.items() if k not in NOT_ASKED})
 
 
 def _digest(*parts: str | bytes) -> bytes:

@@ -10,7 +10,7 @@ import msgspec
 
 from orchestrator.channel import Channel
 from orchestrator.errors import InvalidRequestError
-from orchestrator.gateway.members import Anything, check_bounds, members, shorter
+from orchestrator.gateway.members import Anything, Members, check_bounds, members, shorter
 from orchestrator.gateway.responses.items import Object, messages_of
 from orchestrator.request import Priority, PriorityRequest, SamplingParams
 from orchestrator.runners.remote.translation import list_in, object_in
@@ -59,12 +59,12 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
 
 
 def read_responses(
-    body: bytes, request_id: str, timeout: str | None
+    body: Members, request_id: str, timeout: str | None
 ) -> tuple[PriorityRequest, ResponsesRequest]:
     """Returns what is asked, and the body's own fields.
 
     Args:
-        body: The whole body.
+        body: Its members, decoded.
         request_id: For logs and headers.
         timeout: The header `x-request-timeout`, seconds.
 

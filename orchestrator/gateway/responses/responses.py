@@ -7,7 +7,7 @@ import msgspec
 from orchestrator.events import Finished, TokenChunk
 from orchestrator.gateway.api import Api, Call, StreamWriter
 from orchestrator.gateway.chat import now
-from orchestrator.gateway.members import TIMEOUT_HEADER
+from orchestrator.gateway.members import TIMEOUT_HEADER, Members
 from orchestrator.gateway.responses.answer import Envelope
 from orchestrator.gateway.responses.request import ResponsesRequest, read_responses
 from orchestrator.gateway.responses.stream import ResponseWriter
@@ -16,7 +16,7 @@ from orchestrator.gateway.visit import Visit
 RESPONSES_PATH = "/v1/responses"
 
 
-def read(body: bytes, visit: Visit) -> Call:
+def read(body: Members, visit: Visit) -> Call:
     """Reads a body.
 
     Raises:

@@ -7,8 +7,8 @@ from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.remote.anthropic_answer import REFUSALS, SHAPE, MessageDecoder
 from orchestrator.runners.remote.anthropic_request import AnthropicSettings, own_headers, payload
 from orchestrator.runners.remote.provider import Dialect, slots_of
-from orchestrator.runners.remote.settings import address, encode, headers_of
-from orchestrator.runners.remote.upstream import post
+from orchestrator.runners.remote.settings import address, headers_of
+from orchestrator.runners.remote.upstream import Question
 
 PATH = "/messages"
 
@@ -27,9 +27,9 @@ def factory(
     """
     url = address(settings.base_url, PATH)
 
-    def ask(request: PriorityRequest, secret: str | None) -> httpx.Request:
+    def ask(request: PriorityRequest, secret: str | None) -> Question:
         headers = headers_of(settings, own_headers(settings, secret))
-        return post(url, headers, encode(payload(settings, request)))
+        return Question(url, headers, payload(settings, request))
 
     def inspect(request: PriorityRequest) -> None:
         payload(settings, request)

@@ -17,6 +17,9 @@ from orchestrator.runners.remote.http1 import ResponseParser
 
 MAX_UNREAD_BYTES = 256 << 10
 """Beyond this the provider is not read from until the reader has caught up."""
+WRITTEN_BYTES = 256 << 10
+"""What is written at once: of 10 MB the system takes as much as it has room for, and TLS encrypts
+all of it, in which nobody else has a turn."""
 
 
 class Incoming(httpx.AsyncByteStream):
@@ -108,9 +111,11 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_exchange",
+        "_full",
         "_on_free",
         "_on_lost",
         "_transport",
+        "_unsent",
         "free_since",
         "lost",
         "paused",
@@ -124,6 +129,10 @@ class Connection(asyncio.Protocol):
         self._on_lost = on_lost
         self._exchange: Incoming | None = None
         self._transport: asyncio.Transport | None = None
+        self._unsent = memoryview(b"")
+        """What is left of a large request."""
+        self._full = False
+        """Whether the provider has to take some of it before more is written."""
         self.paused = False
         """Whether the provider isn't read from until the reader has caught up."""
         self.free_since = 0.0
@@ -151,12 +160,17 @@ class Connection(asyncio.Protocol):
         if self._transport is None or not self.usable:
             raise httpx.ReadError("the connection was closed before the request was sent")
         self._exchange = Incoming(self)
-        self._transport.write(request)
+        if len(request) <= WRITTEN_BYTES:
+            self._transport.write(request)
+        else:
+            self._unsent = memoryview(request)
+            self._send_on()
         return self._exchange
 
     def abort(self) -> None:
         """Closes it now."""
         self.usable = False
+        self._unsent = memoryview(b"")
         if self._transport is not None:
             self._transport.abort()
 
@@ -165,6 +179,24 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self.paused = False
             self._transport.resume_reading()
+
+    @override
+    def pause_writing(self) -> None:
+        self._full = True
+
+    @override
+    def resume_writing(self) -> None:
+        self._full = False
+        self._send_on()
+
+    def _send_on(self) -> None:
+        """Writes the next piece of a large request, and the one after it in another turn."""
+        if self._full or not self._unsent or self._transport is None:
+            return
+        piece, self._unsent = self._unsent[:WRITTEN_BYTES], self._unsent[WRITTEN_BYTES:]
+        self._transport.write(piece)
+        if self._unsent:
+            asyncio.get_running_loop().call_soon(self._send_on)
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -195,6 +227,7 @@ class Connection(asyncio.Protocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self.usable = False
+        self._unsent = memoryview(b"")
         if self._exchange is not None:
             fault = _cut(self._exchange.parser) if exc is None else httpx.ReadError(describe(exc))
             self._finish(fault)
@@ -207,7 +240,7 @@ class Connection(asyncio.Protocol):
         if exchange is None or self._transport is None:
             return
         # a server that answers before it has read the request may never read the rest of it
-        sent = not self._transport.get_write_buffer_size()
+        sent = not self._unsent and not self._transport.get_write_buffer_size()
         if fault is None and exchange.parser.reusable and sent and self.usable:
             if self.paused:
                 self.read_on()

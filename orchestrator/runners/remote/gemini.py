@@ -13,8 +13,8 @@ from orchestrator.runners.remote.gemini_request import (
     payload,
 )
 from orchestrator.runners.remote.provider import Dialect, slots_of
-from orchestrator.runners.remote.settings import encode, headers_of
-from orchestrator.runners.remote.upstream import post
+from orchestrator.runners.remote.settings import headers_of
+from orchestrator.runners.remote.upstream import Question
 
 
 def factory(
@@ -31,9 +31,9 @@ def factory(
     """
     url = endpoint(settings)
 
-    def ask(request: PriorityRequest, secret: str | None) -> httpx.Request:
+    def ask(request: PriorityRequest, secret: str | None) -> Question:
         headers = headers_of(settings, own_headers(settings, secret))
-        return post(url, headers, encode(payload(settings, request)))
+        return Question(url, headers, payload(settings, request))
 
     def inspect(request: PriorityRequest) -> None:
         payload(settings, request)

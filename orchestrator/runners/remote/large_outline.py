@@ -352,7 +352,7 @@ class _Scan:
         end = start if found is None else found.end()
         last = data[end : end + 1] == b'"'
         if not last:
-            end = _cut(data, start, self._piece_bytes)
+            end = cut(data, start, self._piece_bytes)
             if end == start:
                 raise UnreadableError
         self._at = end
@@ -382,7 +382,7 @@ def _plain(piece: bytes) -> bytes:
     return piece
 
 
-def _cut(data: bytes, start: int, piece_bytes: int) -> int:
+def cut(data: bytes, start: int, piece_bytes: int) -> int:
     """Returns a place at most a piece further on, never within a character or its escape."""
     end = min(start + piece_bytes, len(data))
     while end > start and end < len(data) and data[end] & 0xC0 == 0x80:  # noqa: PLR2004 - UTF-8's mark of a byte that goes on

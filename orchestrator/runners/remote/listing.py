@@ -5,6 +5,7 @@ verdict on a model that answers.
 """
 
 import difflib
+from collections.abc import Mapping
 
 import httpx
 import msgspec
@@ -34,7 +35,7 @@ class _List(msgspec.Struct):
 async def find(
     settings: RemoteSettings,
     path: str | None,
-    headers: httpx.Headers,
+    headers: Mapping[str, str],
     transport: httpx.AsyncBaseTransport,
 ) -> str:
     """Looks for the deployment's model in its provider's list.
@@ -67,15 +68,13 @@ async def find(
 async def _names(
     settings: RemoteSettings,
     path: str,
-    headers: httpx.Headers,
+    headers: Mapping[str, str],
     transport: httpx.AsyncBaseTransport,
 ) -> list[str]:
     """Returns the names that the provider lists; none if it has no list."""
-    headers = headers.copy()
-    for name in OF_A_BODY:
-        headers.pop(name, None)
-    headers["accept"] = "application/json"
-    asked = httpx.Request("GET", address(settings.base_url, path), headers=headers)
+    own = {name: value for name, value in headers.items() if name not in OF_A_BODY}
+    own["accept"] = "application/json"
+    asked = httpx.Request("GET", address(settings.base_url, path), headers=own)
     lease = Lease(StepLimits(), lambda _: None)
     try:
         response = await send(transport, asked, lease, provider=settings.provider, again=True)

@@ -23,9 +23,9 @@ from orchestrator.runners.remote.large_outline import Shape
 from orchestrator.runners.remote.lines import LineDecoder
 from orchestrator.runners.remote.ollama_request import payload
 from orchestrator.runners.remote.provider import Dialect, slots_of
-from orchestrator.runners.remote.settings import RemoteSettings, address, encode, headers_of
+from orchestrator.runners.remote.settings import RemoteSettings, address, headers_of
 from orchestrator.runners.remote.sse import ServerSentEvent
-from orchestrator.runners.remote.upstream import post
+from orchestrator.runners.remote.upstream import Question
 
 SHAPE = Shape(
     several=re.compile(r"logprobs|message\.(?:content|thinking|tool_calls)"),
@@ -190,12 +190,11 @@ def factory(
     """
     url = address(settings.base_url, "/api/chat")
 
-    def ask(request: PriorityRequest, secret: str | None) -> httpx.Request:
+    def ask(request: PriorityRequest, secret: str | None) -> Question:
         own = {"accept": "application/x-ndjson"}
         if secret is not None:
             own["authorization"] = f"Bearer {secret}"
-        content = encode(payload(settings, request))
-        return post(url, headers_of(settings, own), content)
+        return Question(url, headers_of(settings, own), payload(settings, request))
 
     def inspect(request: PriorityRequest) -> None:
         payload(settings, request)

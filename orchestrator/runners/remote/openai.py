@@ -16,8 +16,8 @@ from orchestrator.runners.remote.openai_request import (
     payload,
 )
 from orchestrator.runners.remote.provider import Dialect, slots_of
-from orchestrator.runners.remote.settings import encode, headers_of
-from orchestrator.runners.remote.upstream import post
+from orchestrator.runners.remote.settings import headers_of
+from orchestrator.runners.remote.upstream import Question
 from orchestrator.runners.remote.works import other_works
 
 
@@ -35,9 +35,9 @@ def factory(
     """
     url = endpoint(settings)
 
-    def ask(request: PriorityRequest, secret: str | None) -> httpx.Request:
+    def ask(request: PriorityRequest, secret: str | None) -> Question:
         headers = headers_of(settings, own_headers(settings, secret))
-        return post(url, headers, encode(payload(settings, request)))
+        return Question(url, headers, payload(settings, request))
 
     dialect = Dialect(
         settings=settings,

@@ -35,17 +35,20 @@ from orchestrator.runners.remote.allowances import standing_of
 from orchestrator.runners.remote.estimate import with_usage
 from orchestrator.runners.remote.large import LARGE_EVENT_BYTES, take_large
 from orchestrator.runners.remote.large_outline import PLAIN, Shape
+from orchestrator.runners.remote.large_request import LARGE_REQUEST_BYTES
 from orchestrator.runners.remote.listing import find
 from orchestrator.runners.remote.prefill import for_the_rest, of_the_whole
 from orchestrator.runners.remote.settings import (
     RemoteSettings,
     check_headers,
+    encode,
+    encode_in_pieces,
     secret_of,
     ssl_context,
 )
 from orchestrator.runners.remote.sse import ServerSentEvent, SseDecoder
 from orchestrator.runners.remote.transport import Http1Transport
-from orchestrator.runners.remote.upstream import Body, send
+from orchestrator.runners.remote.upstream import Body, Question, post, send
 
 logger = logging.getLogger(__name__)
 
@@ -135,8 +138,8 @@ class Dialect:
     settings: RemoteSettings
     host: str
     """For people."""
-    ask: Callable[[PriorityRequest, str | None], httpx.Request]
-    """Makes the request to send, with the key if there is one."""
+    ask: Callable[[PriorityRequest, str | None], Question]
+    """Makes what is sent, with the key if there is one."""
     read: Callable[[PriorityRequest, str | None], Reader]
     """Makes the reader of what comes for a request, which masks the key that was sent."""
     shape: Shape = PLAIN
@@ -316,9 +319,14 @@ class ProviderRunner:
     async def _send(
         self, dialect: Dialect, request: PriorityRequest, secret: str | None, lease: Lease
     ) -> httpx.Response:
+        question = dialect.ask(request, secret)
+        if request.size_bytes <= LARGE_REQUEST_BYTES:
+            content = encode(question.body)
+        else:
+            content = await encode_in_pieces(question.body)
         response = await send(
             self._transport,
-            dialect.ask(request, secret),
+            post(question, content),
             lease,
             provider=self._settings.provider,
             again=request.idempotent,

@@ -28,9 +28,9 @@ from orchestrator.runners.remote.large_outline import Shape
 from orchestrator.runners.remote.openai_request import OpenAISettings, own_headers
 from orchestrator.runners.remote.provider import Dialect, slots_of
 from orchestrator.runners.remote.responses_request import payload
-from orchestrator.runners.remote.settings import address, encode, headers_of
+from orchestrator.runners.remote.settings import address, headers_of
 from orchestrator.runners.remote.sse import ServerSentEvent
-from orchestrator.runners.remote.upstream import post
+from orchestrator.runners.remote.upstream import Question
 
 DONE = b"[DONE]"
 
@@ -350,9 +350,9 @@ def factory(
     """
     url = address(settings.base_url, "/responses")
 
-    def ask(request: PriorityRequest, secret: str | None) -> httpx.Request:
+    def ask(request: PriorityRequest, secret: str | None) -> Question:
         headers = headers_of(settings, own_headers(settings, secret))
-        return post(url, headers, encode(payload(settings, request)))
+        return Question(url, headers, payload(settings, request))
 
     def inspect(request: PriorityRequest) -> None:
         payload(settings, request)

@@ -27,7 +27,10 @@ from orchestrator.errors import (
     describe,
 )
 from orchestrator.runners.lease import KeyAccess
+from orchestrator.runners.remote.large_request import encode_large
 from orchestrator.runners.remote.proxy import Proxy
+
+NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,10 +144,28 @@ def encode(body: Mapping[str, object]) -> bytes:
     """
     try:
         return msgspec.json.encode(body)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidRequestError(
-            f"the request holds something that JSON can't carry ({describe(error)})"
-        ) from error
+    except NO_JSON as error:
+        unfit = _unfit(error)
+        raise unfit from error
+
+
+async def encode_in_pieces(body: Mapping[str, object]) -> bytes:
+    """Returns a large body's bytes, while others have their turns.
+
+    Raises:
+        InvalidRequestError: A field that is passed on untouched is nothing that JSON can carry.
+    """
+    try:
+        return await encode_large(body)
+    except NO_JSON as error:
+        unfit = _unfit(error)
+        raise unfit from error
+
+
+def _unfit(error: Exception) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"the request holds something that JSON can't carry ({describe(error)})"
+    )
 
 
 def check_headers(settings: RemoteSettings) -> None:

@@ -7,6 +7,7 @@ answer; whether that is complete is decided by whoever reads it.
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
 from typing import cast
 
 import httpx
@@ -73,17 +74,27 @@ class Exchange:
         return self.sent and not self._connected_anew
 
 
-def post(url: httpx.URL, headers: Mapping[str, str], content: bytes) -> httpx.Request:
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a provider is asked, its body not encoded yet."""
+
+    url: httpx.URL
+    headers: Mapping[str, str]
+    """By lower-case name."""
+    body: Mapping[str, object]
+
+
+def post(question: Question, content: bytes) -> httpx.Request:
     """Returns the request to send, with its body in memory.
 
     httpx would make all headers a second time to add two: 15 of 77 us are left when they are here.
 
     Args:
-        url: Where to.
-        headers: By lower-case name.
-        content: The body.
+        question: What is asked.
+        content: Its body, encoded.
     """
-    own = {"host": url.netloc.decode(), "content-length": str(len(content)), **headers}
+    url = question.url
+    own = {"host": url.netloc.decode(), "content-length": str(len(content)), **question.headers}
     raw = [(name.encode(), value.encode()) for name, value in own.items()]
     request = httpx.Request("POST", url, headers=raw, stream=httpx.ByteStream(content))
     request.read()  # now `content` can be asked for

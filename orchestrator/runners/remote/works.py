@@ -7,7 +7,6 @@ whose answer is whose.
 
 from collections.abc import Mapping
 
-import httpx
 import msgspec
 
 from orchestrator.errors import UpstreamProtocolError
@@ -17,10 +16,10 @@ from orchestrator.runners.classify import NOT_JSON
 from orchestrator.runners.remote.answer import Answer, counted
 from orchestrator.runners.remote.openai_request import OpenAISettings, endpoint, own_headers
 from orchestrator.runners.remote.provider import Dialect
-from orchestrator.runners.remote.settings import encode, headers_of
+from orchestrator.runners.remote.settings import headers_of
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.translation import list_in
-from orchestrator.runners.remote.upstream import post
+from orchestrator.runners.remote.upstream import Question
 
 PATHS: Mapping[Work, str] = {
     Work.EMBED: "/embeddings",
@@ -151,11 +150,11 @@ def other_works(settings: OpenAISettings) -> Mapping[Work, Dialect]:
 def _dialect(settings: OpenAISettings, path: str) -> Dialect:
     url = endpoint(settings, path)
 
-    def ask(request: PriorityRequest, secret: str | None) -> httpx.Request:
+    def ask(request: PriorityRequest, secret: str | None) -> Question:
         headers = headers_of(settings, own_headers(settings, secret))
         headers["accept"] = "application/json"
         body = {**settings.extra_body, **request.extra, "model": settings.model}
-        return post(url, headers, encode(body))
+        return Question(url, headers, body)
 
     return Dialect(
         settings=settings,

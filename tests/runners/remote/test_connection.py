@@ -5,7 +5,12 @@ import asyncio
 import httpx
 import pytest
 
-from orchestrator.runners.remote.connection import MAX_UNREAD_BYTES, Connection, Incoming
+from orchestrator.runners.remote.connection import (
+    MAX_UNREAD_BYTES,
+    WRITTEN_BYTES,
+    Connection,
+    Incoming,
+)
 from tests.fakes.wire import Wire
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -114,3 +119,34 @@ async def test_a_connection_and_its_exchange_tell_their_state_in_words():
         "<Incoming <ResponseParser in its body, 2 bytes ready>>",
     ]
     assert repr(exchange) == "<Incoming the response was closed>"
+
+
+async def test_a_large_request_goes_out_in_pieces_as_the_provider_takes_them():
+    line = Line()
+    request = bytes(range(256)) * (5 * WRITTEN_BYTES // 512)
+
+    line.connection.send(request)
+    at_once = len(line.wire.writes)
+    line.connection.pause_writing()
+    await asyncio.sleep(0)
+    held = len(line.wire.writes)
+    line.connection.resume_writing()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    assert (at_once, held) == (1, 1)
+    assert b"".join(line.wire.writes) == request
+    assert max(map(len, line.wire.writes)) == WRITTEN_BYTES
+
+
+async def test_an_answer_before_all_pieces_have_gone_out_ends_the_connection():
+    line = Line()
+    line.connection.send(b"x" * 3 * WRITTEN_BYTES)
+    line.wire.unsent = 0
+
+    line.hear(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
+    await asyncio.sleep(0)
+
+    assert line.free == []
+    assert line.wire.aborted
+    assert len(line.wire.writes) == 1

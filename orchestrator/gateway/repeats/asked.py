@@ -1,0 +1,42 @@
+"""What was asked, told apart by its bytes or by its meaning; of a large body a piece at a time."""
+
+import hashlib
+from dataclasses import dataclass
+
+import msgspec
+
+from orchestrator.gateway.large_body import is_large
+from orchestrator.gateway.members import Members
+from orchestrator.runners.remote.large_request import encode_large
+from orchestrator.runners.remote.pace import Pace
+
+NOT_ASKED = frozenset({"stream", "stream_options", "priority", "deadline"})
+"""How an answer is told and when, not what is asked."""
+HASHED_BYTES = 256 << 10
+_canonical = msgspec.json.Encoder(order="sorted")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request's body."""
+
+    body: bytes
+    members: Members
+    """The same, decoded."""
+
+    async def canonical(self) -> bytes:
+        """A digest that is the same whatever the order of members and the blanks are."""
+        asked = {k: v for k, v in self.members.items() if k not in NOT_ASKED}
+        if not is_large(self.body):
+            return hashlib.sha256(_canonical.encode(asked)).digest()
+        return await fingerprint_of(await encode_large(asked, order=True))
+
+
+async def fingerprint_of(content: bytes) -> bytes:
+    """A digest of exactly these bytes."""
+    digest = hashlib.sha256(content[:HASHED_BYTES])
+    pace = Pace()
+    for start in range(HASHED_BYTES, len(content), HASHED_BYTES):
+        await pace.rest()
+        digest.update(content[start : start + HASHED_BYTES])
+    return digest.digest()

@@ -1,0 +1,28 @@
+"""Long work on the loop, in pieces with rests, in which others have their turns.
+
+Coders of JSON can't be interrupted and keep the interpreter's lock, so no thread helps. A rest is
+longer than the work before it, so that whoever comes meanwhile rarely has to wait for a piece.
+"""
+
+import asyncio
+from time import perf_counter
+
+PIECE_BYTES = 64 << 10
+"""Of text, also the characters of one; what is encoded, decoded or sent at once."""
+WORK_SECONDS = 0.0005
+REST_SECONDS = 0.001
+
+
+class Pace:
+    """The pace of one piece of work; begins with it."""
+
+    __slots__ = ("_rested_at",)
+
+    def __init__(self) -> None:
+        self._rested_at = perf_counter()
+
+    async def rest(self) -> None:
+        """Rests if enough was done since the last rest."""
+        if perf_counter() - self._rested_at >= WORK_SECONDS:
+            await asyncio.sleep(REST_SECONDS)
+            self._rested_at = perf_counter()
