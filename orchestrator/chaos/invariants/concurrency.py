@@ -17,7 +17,6 @@ def i25_no_more_at_once_than_the_limit(history: History) -> list[Violation]:
     running: dict[str, dict[str, str | None]] = {}
     """Deployment -> request -> its worker; what a journal doesn't tell to be over may still run."""
     hedged = {event.request for event in history.of(Kind.ACCEPT) if event.flag("hedge")}
-    started = {event.epoch for event in history.of(Kind.ATTEMPT_START)}
     for event in history.milestones:
         here = running.setdefault(event.deployment, {})
         match event.kind:
@@ -27,9 +26,12 @@ def i25_no_more_at_once_than_the_limit(history: History) -> list[Violation]:
                     text = f"was one of {len(here)} at {event.t} s, the limit was "
                     text += f"{event.number('limit'):g}"
                     found.append(Violation("I25", event.request, text))
-                if event.request in hedged and event.epoch not in started:
-                    # it had lost while the order was on its way: the slot is free at once
+                if event.request in hedged:
+                    # it may have lost while the order was on its way, or meet an open circuit, and
+                    # the other one go on: nothing tells that its slot is free again
                     del here[request_of(event)]
+            case Kind.ADMIT if event.request in hedged:
+                here[request_of(event)] = event.worker
             case Kind.RETRY | Kind.TERMINAL | Kind.ACCEPT | Kind.REJECT:
                 for others in running.values():
                     others.pop(request_of(event), None)

@@ -309,10 +309,11 @@ class _Trial:
         down_for_good = (
             name in self._unwatched
             or (poisons and shape.stays_down)
-            # a generation that served for long gives the budget back; one that failed before it
-            # served found its engine poisoned, and its fault is a secondary one
+            # every generation failed once, the last one too; one that served for long gives the
+            # budget back, and then another one follows
             or (
-                poisons + len(deployment.inflight.secondary) > shape.max_restarts
+                deployment.inflight.state_name == "poisoned"
+                and deployment.inflight.generation > shape.max_restarts
                 and deployment.inflight.restart_after is None
             )
         )

@@ -116,7 +116,11 @@ GOOD: dict[str, str] = {
     # its hedge still waits elsewhere when its first attempt is over
     "3 accept r5 deployment=b\n3 accept r5 deployment=c hedge=true\n"
     "3 dispatch r5 @b1 #5 deployment=b limit=1\n4 attempt_end r5 @b1 #5 deployment=b\n"
-    "4 dispatch r6 @b1 #6 deployment=b limit=1",
+    "4 dispatch r6 @b1 #6 deployment=b limit=1\n"
+    # it meets an open circuit, and its first attempt goes on elsewhere
+    "5 terminal r6 outcome=done\n5 accept r7 deployment=c\n5 accept r7 deployment=b hedge=true\n"
+    "5 dispatch r7 @b1 #7 deployment=b limit=1\n5 attempt_start r7 @b1 #7 deployment=b\n"
+    "6 dispatch r8 @b1 #8 deployment=b limit=1",
     "I23": QUEUED
     + "1 dequeue r1\n1 dispatch r1 @w1 #1\n2 dequeue r3\n2 dispatch r3 @w1 #2\n"
     + "3 dequeue r2\n3 dispatch r2 @w1 #3",
