@@ -72,6 +72,7 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
     queue_depth     -; deployment, depth: a measurement at any time
     ready           -; deployment, ready, [live], [within]: what the health page says at that time;
                     within is false if all the while no slot was live
+    reload          -; number: other deployments take the place of all those before
     gauge           -; name, value, [expected]: a measurement; with `expected` one taken at rest
 
 Of a live run alone; what its clients and its injector write stands in the same file.
@@ -80,6 +81,8 @@ Of a live run alone; what its clients and its injector write stands in the same 
     fault_planned   -; fault, what, target, at: a fault of the scenario, before it strikes
     fault_healed    -; fault: it was undone, or is over by itself
     probe           -; ready, status, late: the health page was asked; seconds of our own lateness
+    strain          -; share: of the time in which the run and its gateway wanted a core, that in
+                    which they had to wait for one
     aborted         -; reason: the run was broken off before its end
 """
 
@@ -137,6 +140,8 @@ class Kind(StrEnum):
     KEY_TOLD = "key_told"
     KEY_LIMITED = "key_limited"
     QUEUE_DEPTH = "queue_depth"
+    RELOAD = "reload"
+    STRAIN = "strain"
     READY = "ready"
     GAUGE = "gauge"
     PHASE = "phase"

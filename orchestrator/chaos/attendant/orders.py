@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from orchestrator.config import Config
+from orchestrator.config import Config, Route
 from orchestrator.errors import ConfigError
 from orchestrator.reading.remote import OpenAI, Remote
 
@@ -27,6 +27,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Process whose end is this gateway's as well; 0 for none."""
     stub_hosts: bool = False
     """Whether a stub takes the place of every local model."""
+    renames: dict[str, str] = {}
+    """Other names of deployments: a reload with others replaces them all by ones like them."""
     planted: str = ""
     """Names of planted bugs with commas between them; empty for none."""
 
@@ -50,7 +52,42 @@ def applied(orders: Orders, config: Config) -> Config:
         for name, section in config.deployments.items()
     }
     chaos = config.chaos.model_copy(update={"enabled": True, "state_dir": Path(orders.state_dir)})
-    return config.model_copy(update={"deployments": deployments, "chaos": chaos})
+    config = config.model_copy(update={"deployments": deployments, "chaos": chaos})
+    return _renamed(config, orders.renames) if orders.renames else config
+
+
+def _renamed(config: Config, names: Mapping[str, str]) -> Config:
+    """The deployments under other names; callers ask for them by the old ones all the same."""
+    routes = {name: _route(route, names) for name, route in config.routes.items()}
+    for old, new in names.items():
+        routes.setdefault(old, Route(deployments=(new,)))
+    return config.model_copy(
+        update={
+            "deployments": {names[old]: section for old, section in config.deployments.items()},
+            "routes": routes,
+            "budgets": tuple(
+                budget.model_copy(update={"deployment": names.get(budget.deployment or "")})
+                if budget.deployment in names
+                else budget
+                for budget in config.budgets
+            ),
+        }
+    )
+
+
+def _route(route: Route, names: Mapping[str, str]) -> Route:
+    actions: dict[str, str | tuple[str, ...] | None] = dict(route.failover)
+    rules = {
+        kind: tuple(names[name] for name in action) if isinstance(action, tuple) else action
+        for kind, action in actions.items()
+    }
+    return route.model_copy(
+        update={
+            "deployments": tuple(names[name] for name in route.deployments),
+            "weights": {names[name]: weight for name, weight in route.weights.items()},
+            "failover": route.failover.model_copy(update=rules),
+        }
+    )
 
 
 def _placed(orders: Orders, name: str, runner: object) -> object:

@@ -79,6 +79,8 @@ class DebugState(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     deployments: list[DebugDeployment]
     routes: dict[str, list[str]]
+    retiring: int = 0
+    """Deployments of before a reload that are still there."""
     planted: str = ""
 
 
@@ -97,6 +99,7 @@ def state_of(system: System, changes: Mapping[str, int], planted: str = "") -> D
         started=ProcessId.of(os.getpid()).started,
         tasks=len(asyncio.all_tasks()),
         planted=planted,
+        retiring=len(system.retiring),
         routes={
             name: [deployment.name for deployment in route.deployments]
             for name, route in system.router.routes.items()

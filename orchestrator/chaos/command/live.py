@@ -87,6 +87,7 @@ def live(
                     Options(
                         scenario=scenario,
                         folder=folder,
+                        named=name,
                         config=config,
                         stubs=stubs,
                         route=route,

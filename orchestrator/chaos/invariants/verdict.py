@@ -10,6 +10,7 @@ from orchestrator.chaos.invariants import (
     concurrency,
     limits,
     queueing,
+    reloads,
     routes,
     supervision,
 )
@@ -49,6 +50,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "I28": routes.i28_few_hedges,
         "I29": limits.i29_what_is_left_is_believed,
         "I30": limits.i30_a_refused_key_is_slowed_down,
+        "I31": reloads.i31_a_reload_ends_nobody,
         "I22": answers.i22_all_is_well_after_the_heal,
     }
 )

@@ -3,12 +3,15 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 from orchestrator.chaos.live.guardian import Guardian
 from orchestrator.chaos.live.hand import Hand, hosts_of
 from orchestrator.chaos.live.reach import NOT_OURS
+from orchestrator.chaos.live.starving import starved
 from orchestrator.chaos.live.target import attached
+from orchestrator.chaos.processes import ProcessId
 from orchestrator.chaos.scenario.catalogue import CATALOGUE
 from orchestrator.chaos.scenario.reading import parse_scenario
 from orchestrator.chaos.scenario.sections import ANY, Fault
@@ -46,6 +49,13 @@ async def attack(fault: Fault, url: str, state_dir: Path, *, sure: bool) -> list
     """
     target = await attached(url, state_dir, sure=sure)
     landed: list[str] = []
+    if fault.do == "fd_exhaust":
+        state = await target.state()
+        process = ProcessId(state.pid, state.started)
+        with Guardian() as guardian:
+            async with aclosing(starved(process, target.address, guardian, fault)) as told:
+                landed += [f"the gateway: {evidence}" async for evidence in told]
+        return landed
     if fault.target == "gateway":
         for deployment in (await target.state()).deployments:
             if fault.whom in (ANY, deployment.name):

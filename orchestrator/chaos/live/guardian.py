@@ -71,7 +71,7 @@ class Guardian:
         return 0 if self._process is None else self._process.pid
 
     def remember(self, undo: str) -> None:
-        """Tells an undo, before the fault; see `continuing` and `unlimited`.
+        """Tells an undo, before the fault; see `continuing`, `unlimited`, `few_files`.
 
         Raises:
             OSError: The guardian is gone, so nothing may be broken.
@@ -101,6 +101,11 @@ def unlimited(process: ProcessId, soft: int, hard: int) -> str:
     return f"limit {process.pid} {process.started} {soft} {hard}"
 
 
+def few_files(process: ProcessId, soft: int, hard: int) -> str:
+    """The undo of a limit on open files."""
+    return f"files {process.pid} {process.started} {soft} {hard}"
+
+
 def undo(lines: Iterable[str]) -> None:
     """Does what the lines say, each to the very process that it names."""
     for line in lines:
@@ -115,6 +120,8 @@ def undo(lines: Iterable[str]) -> None:
                     held.send(signal.SIGCONT)
                 case "limit":
                     resource.prlimit(pid, resource.RLIMIT_AS, (limits[0], limits[1]))
+                case "files":
+                    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limits[0], limits[1]))
                 case _:
                     pass
 

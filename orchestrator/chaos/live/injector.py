@@ -3,12 +3,16 @@
 import asyncio
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 from orchestrator.chaos.journal import Journal, Kind
 from orchestrator.chaos.live.crowd import MANNERS, Crowd
+from orchestrator.chaos.live.guardian import Guardian
 from orchestrator.chaos.live.hand import Hand
+from orchestrator.chaos.live.reloading import reload
+from orchestrator.chaos.live.starving import starved
 from orchestrator.chaos.live.target import END_SECONDS, Target
+from orchestrator.chaos.processes import ProcessId
 from orchestrator.chaos.provider.front import Front
 from orchestrator.chaos.provider.toxics import Active, Harm, Toxic
 from orchestrator.chaos.scenario.sections import ANY, Fault, Scenario
@@ -25,6 +29,7 @@ class Injector:
         scenario: Which, and when.
         target: The gateway.
         hand: For those of workers.
+        guardian: Told of the undos of what is done to the gateway's process.
         fronts: The place of each provider, by deployment.
         crowd: Those who ask.
         journal: Told what was planned, landed and healed.
@@ -36,6 +41,7 @@ class Injector:
         *,
         target: Target,
         hand: Hand,
+        guardian: Guardian,
         fronts: Mapping[str, Front],
         crowd: Crowd,
         journal: Journal,
@@ -43,6 +49,8 @@ class Injector:
         self._scenario = scenario
         self._target = target
         self._hand = hand
+        self._guardian = guardian
+        self._reloads = 0
         self._fronts = fronts
         self._crowd = crowd
         self._journal = journal
@@ -159,6 +167,18 @@ class Injector:
                         target.process.send_signal(signal.SIGTERM)
                         await target.wait(END_SECONDS)
                         self._landed(number, evidence=f"it ended with {target.ended_with}")
+                case "reload":
+                    self._reloads += 1
+                    if await reload(target, self._journal, self._reloads):
+                        self._landed(number, evidence="the new deployments serve")
+                case "fd_exhaust":
+                    state = await target.state()
+                    process = ProcessId(state.pid, state.started)
+                    async with aclosing(
+                        starved(process, target.address, self._guardian, fault)
+                    ) as told:
+                        async for evidence in told:
+                            self._landed(number, evidence=evidence)
                 case _:
                     await self._from_within(number, fault)
 

@@ -83,7 +83,10 @@ class Inside:
             ) from error
         with contextlib.closing(writer):
             writer.write(msgspec.json.encode(command) + b"\n")
-            line = await reader.readline()
+            try:
+                line = await reader.readline()
+            except ConnectionError:  # it had no descriptor left for us, or ended
+                line = b""
         if not line:
             raise ConfigError(f"{self._place}: the gateway broke off")
         return line

@@ -3,8 +3,8 @@
 from orchestrator.chaos.scenario.sections import Scenario
 from orchestrator.errors import ConfigError
 
-NOT_OURS = ("sigterm",)
-"""A gateway that somebody else has started is his to end."""
+NOT_OURS = ("sigterm", "reload")
+"""A gateway that somebody else has started is his to end, and its configuration is his."""
 
 
 def must_be_within_reach(scenario: Scenario) -> None:
@@ -21,5 +21,5 @@ def must_be_within_reach(scenario: Scenario) -> None:
     if wrong:
         raise ConfigError(
             f"{', '.join(wrong)}: not with --target, for no fault proxy stands before the providers"
-            " of a gateway that runs, and it is not ours to end; --config starts one"
+            " of a gateway that runs, and it is not ours to end or reload; --config starts one"
         )

@@ -6,7 +6,9 @@ here if this process lives, by the guardian and the kernel if it doesn't.
 
 import asyncio
 import contextlib
+import os
 import random
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,24 +16,25 @@ from pathlib import Path
 
 import msgspec
 
-from orchestrator.chaos.attendant.orders import reroutable
 from orchestrator.chaos.attendant.service import DebugState
 from orchestrator.chaos.journal import Event, Journal, Kind, line_of, read_journal
 from orchestrator.chaos.live.crowd import Crowd, Prompts
+from orchestrator.chaos.live.figures import describe, gauge, is_quiet, is_whole, measure
 from orchestrator.chaos.live.guardian import Guardian
 from orchestrator.chaos.live.hand import STOPPED, Hand, hosts_of
 from orchestrator.chaos.live.injector import Injector
 from orchestrator.chaos.live.own import write_config
+from orchestrator.chaos.live.places import opened
 from orchestrator.chaos.live.reach import must_be_within_reach
-from orchestrator.chaos.live.target import LOOPBACK, Target, attached, started
+from orchestrator.chaos.live.strain import Strain
+from orchestrator.chaos.live.target import Target, attached, started
 from orchestrator.chaos.live.watch import Watch
 from orchestrator.chaos.processes import state_of
-from orchestrator.chaos.provider.front import Front
 from orchestrator.chaos.provider.proxy import Proxy
 from orchestrator.chaos.provider.stub import Stub
 from orchestrator.chaos.scenario.sections import Scenario
 from orchestrator.chaos.verdict.steady import bounds_of, steady_state
-from orchestrator.config import Config, load
+from orchestrator.config import load
 from orchestrator.errors import ConfigError
 
 JOURNAL = "journal.ndjson"
@@ -40,7 +43,6 @@ QUIET_SECONDS = 3.0
 READY_SECONDS = 180.0
 WARM_UPS = 20
 FAILED = ("error", "cut")
-BURST_SHARE = 60.0
 PROMPTS = ("Count from one to twenty.", "Name the days of the week.", "What is the sea?")
 
 
@@ -51,6 +53,8 @@ class Options:
     scenario: Scenario
     folder: Path
     """Where journal and log go; made if it isn't there."""
+    named: str = ""
+    """How the scenario was named, if not by its own name: by a file's path."""
     config: Path | None = None
     """The user's own configuration; None builds the scenario's system of stubs."""
     stubs: bool = False
@@ -68,6 +72,22 @@ class Options:
     planted: str = ""
     tell: Callable[[str], None] = lambda _: None
     """Told of the progress, a line at a time."""
+
+
+def again(options: Options) -> str:
+    """The command that runs it once more."""
+    words = ["orchestrator", "chaos", "live", options.named or options.scenario.name]
+    for flag, value in (
+        ("--config", options.config),
+        ("--route", options.route),
+        ("--target", options.attach),
+        ("--state-dir", options.state_dir),
+        ("--planted", options.planted),
+    ):
+        words += [flag, str(value)] if value else []
+    words += ["--stubs"] if options.stubs else []
+    words += ["--yes"] if options.sure else []
+    return shlex.join(words)
 
 
 async def run_live(options: Options) -> Path:
@@ -100,7 +120,7 @@ class _Run:
         self._guardian = guardian
         self._origin = origin
         self._chance = random.Random(options.scenario.seed)
-        self._fronts: dict[str, Front] = {}
+        self._fronts: Mapping[str, Stub | Proxy] = {}
         self._broken_off = asyncio.Event()
 
     async def all(self) -> None:
@@ -118,7 +138,8 @@ class _Run:
             await target.inside.follow(self._pass_on)
             stack.push_async_callback(target.inside.leave)
             state = await self._wait_until_ready(target)
-            self._describe(state)
+            for one in state.deployments:
+                describe(self._journal, one)
             if options.dry:
                 self._tell_of_targets(state)
                 return
@@ -136,6 +157,7 @@ class _Run:
             world="live",
             exposed=scenario.expect.exposed,
             planted=self._options.planted,
+            again=again(self._options),
             more=bounds_of(scenario),
         )
 
@@ -145,12 +167,15 @@ class _Run:
         place = options.config or write_config(scenario.system, options.folder)
         config = load(place)
         stubs = own or options.stubs
-        await self._open_fronts(stack, config, stubs=stubs)
-        urls = {
-            name: front.url
-            for name, front in self._fronts.items()
-            if isinstance(front, Stub | Proxy)
-        }
+        self._fronts = await opened(
+            stack,
+            config,
+            self._journal,
+            seed=scenario.seed,
+            stubs=stubs,
+            sure=options.sure,
+        )
+        urls = {name: front.url for name, front in self._fronts.items()}
         return await stack.enter_async_context(
             started(
                 place,
@@ -161,32 +186,6 @@ class _Run:
                 planted=options.planted,
             )
         )
-
-    async def _open_fronts(
-        self, stack: contextlib.AsyncExitStack, config: Config, *, stubs: bool
-    ) -> None:
-        for name, upstream in reroutable(config).items():
-            started_here = self._noting_starts(name)
-            if stubs:
-                front: Front = Stub(seed=self._scenario.seed, on_start=started_here)
-            else:
-                self._must_be_meant(name, upstream)
-                front = Proxy(upstream, seed=self._scenario.seed, on_start=started_here)
-            self._fronts[name] = await stack.enter_async_context(front)
-
-    def _must_be_meant(self, name: str, upstream: str) -> None:
-        host = upstream.rsplit("//", maxsplit=1)[-1].split("/", maxsplit=1)[0].rsplit(":", 1)[0]
-        if host not in LOOPBACK and not self._options.sure:
-            raise ConfigError(
-                f"deployment {name} asks {upstream}, which isn't this machine and may cost money:"
-                " --yes if you mean it, --stubs to put a stub in its place"
-            )
-
-    def _noting_starts(self, deployment: str) -> Callable[[str | None], None]:
-        def note(request: str | None) -> None:
-            self._journal.record(Kind.PROVIDER_START, request=request, deployment=deployment)
-
-        return note
 
     def _pass_on(self, event: Event) -> None:
         value = dict(event.value)
@@ -207,25 +206,6 @@ class _Run:
             state = await target.state()
         return state
 
-    def _describe(self, state: DebugState) -> None:
-        for one in state.deployments:
-            limits: dict[str, float] = {}
-            if one.requests_per_minute is not None:
-                limits["permits_burst"] = max(1.0, one.requests_per_minute / BURST_SHARE)
-                limits["permits_per_second"] = one.requests_per_minute / 60.0
-            self._journal.record(
-                Kind.DEPLOYMENT,
-                deployment=one.name,
-                slots=one.slots,
-                queue_capacity=one.queue_capacity,
-                max_restarts=one.max_restarts,
-                restart_window=one.within,
-                probes=one.probes,
-                stall=one.stall,
-                more=limits,
-            )
-            self._journal.record(Kind.ENGINE_START, deployment=one.name, generation=one.generation)
-
     def _tell_of_targets(self, state: DebugState) -> None:
         tell = self._options.tell
         tell(f"the gateway is process {state.pid}, started at tick {state.started}")
@@ -243,6 +223,7 @@ class _Run:
 
     async def _phases(self, target: Target, state: DebugState) -> None:
         scenario, journal = self._scenario, self._journal
+        strain = Strain((os.getpid(), state.pid))
         watch = Watch(target.url, target.inside, journal)
         crowd = Crowd(
             address=target.address,
@@ -255,7 +236,13 @@ class _Run:
         )
         hand = Hand(state.pid, hosts_of(target), self._guardian, self._chance)
         injector = Injector(
-            scenario, target=target, hand=hand, fronts=self._fronts, crowd=crowd, journal=journal
+            scenario,
+            target=target,
+            hand=hand,
+            guardian=self._guardian,
+            fronts=self._fronts,
+            crowd=crowd,
+            journal=journal,
         )
         for front in self._fronts.values():
             front.toxics.on_landed = injector.provider_landed
@@ -272,7 +259,7 @@ class _Run:
             injector.heal()
             await crowd.disperse()
             await watch.end()
-        await self._drain(target)
+        await self._drain(target, strain)
 
     async def _know_the_answers(self, crowd: Crowd) -> None:
         """Real models: asks each prompt twice; what they answer alike they must answer always."""
@@ -321,7 +308,7 @@ class _Run:
         injector.heal()
         end = loop.time() + scenario.heal
         while loop.time() < end:
-            if _is_whole(await target.state()):
+            if is_whole(await target.state()):
                 break
             await asyncio.sleep(LOOK)
         await crowd.settle()
@@ -335,35 +322,34 @@ class _Run:
         await crowd.come("r", scenario.steady.for_, must_succeed=True)
         await crowd.settle()
 
-    async def _drain(self, target: Target) -> None:
+    async def _drain(self, target: Target, strain: Strain) -> None:
+        self._journal.record(Kind.STRAIN, share=round(strain.share, 3))
         self._phase("drain")
         if target.ended_with is None:
             await self._measure(target)
             hosts = [host for one in (await target.state()).deployments for host in one.hosts]
             stopped = sum(state_of(pid) == STOPPED for pid, _ in hosts)
-            self._gauge("residue: stopped processes", stopped, 0)
+            gauge(self._journal, "residue: stopped processes", stopped, 0)
             await target.end()
-        self._gauge("residue: toxics", sum(len(f.toxics.active) for f in self._fronts.values()), 0)
+        gauge(
+            self._journal,
+            "residue: toxics",
+            sum(len(f.toxics.active) for f in self._fronts.values()),
+            0,
+        )
         if target.ended_with is not None:
-            self._gauge("exit code of the gateway", abs(target.ended_with), 0)
-            self._gauge("model hosts left", target.hosts_left, 0)
+            gauge(self._journal, "exit code of the gateway", abs(target.ended_with), 0)
+            gauge(self._journal, "model hosts left", target.hosts_left, 0)
         self._phase("check")
 
     async def _measure(self, target: Target) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + QUIET_SECONDS
         state = await target.state()
-        while loop.time() < end and not _is_quiet(state, self._fronts):
+        while loop.time() < end and not is_quiet(state, self._fronts):
             await asyncio.sleep(LOOK)
             state = await target.state()
-        for one in state.deployments:
-            self._gauge(f"queue of {one.name}", one.queued, 0)
-            self._gauge(f"inflight of {one.name}", one.inflight, 0)
-            self._gauge(f"permits of {one.name}", one.permits, 0)
-            if one.state == "serving":
-                self._gauge(f"live slots of {one.name}", one.live_slots, one.slots)
-        for name, front in self._fronts.items():
-            self._gauge(f"streams of {name}", front.open_streams, 0)
+        measure(self._journal, state, self._fronts)
 
     def _guard(self, watch: Watch, crowd: Crowd) -> None:
         limits = self._scenario.safeguards
@@ -381,18 +367,3 @@ class _Run:
     def _phase(self, name: str) -> None:
         self._journal.record(Kind.PHASE, name=name)
         self._options.tell(name)
-
-    def _gauge(self, name: str, value: int, expected: int) -> None:
-        self._journal.record(Kind.GAUGE, name=name, value=value, expected=expected)
-
-
-def _is_whole(state: DebugState) -> bool:
-    return all(one.ready and one.live_slots == one.slots for one in state.deployments)
-
-
-def _is_quiet(state: DebugState, fronts: Mapping[str, Front]) -> bool:
-    return not any(
-        one.queued or one.inflight or one.permits or one.live_slots != one.slots
-        for one in state.deployments
-        if one.state == "serving"
-    ) and not any(front.open_streams for front in fronts.values())

@@ -39,6 +39,8 @@ class Target:
     inside: Inside
     process: asyncio.subprocess.Process | None = None
     """Of a gateway that was started here."""
+    orders: Path | None = None
+    """The file with the changes that it makes to its configuration, whenever it reads that."""
     ended_with: int | None = None
     """Exit code, once it was ended."""
     hosts_left: int = 0
@@ -170,7 +172,12 @@ async def started(
     try:
         url = await _listening(process, folder / LOG)
         keeping = asyncio.create_task(_keep(process, folder / LOG))
-        yield Target(address=endpoint(url, sure=False), inside=Inside(state_dir), process=process)
+        yield Target(
+            address=endpoint(url, sure=False),
+            inside=Inside(state_dir),
+            process=process,
+            orders=place,
+        )
     finally:
         if process.returncode is None:
             process.kill()  # the run is over: whoever wanted it to drain has asked it to

@@ -12,8 +12,7 @@ from orchestrator.chaos.verdict.judgement import Verdict
 def replay_line(verdict: Verdict) -> str:
     """The command that runs it again."""
     if verdict.world == "live":
-        planted = f" --planted {verdict.planted}" if verdict.planted else ""
-        return f"orchestrator chaos live {verdict.scenario}{planted}"
+        return verdict.again or f"orchestrator chaos live {verdict.scenario}"
     if verdict.scenario.startswith("seed "):
         return f"orchestrator chaos replay {verdict.seed} --mode {verdict.mode}"
     return f"orchestrator chaos sim {verdict.scenario} --seeds {verdict.seed}:{verdict.seed + 1}"

@@ -11,7 +11,6 @@ from typing import Literal
 Target = Literal["worker", "provider", "client", "gateway"]
 World = Literal["sim", "live"]
 BOTH: frozenset[World] = frozenset(("sim", "live"))
-LIVE: frozenset[World] = frozenset(("live",))
 SOME = frozenset({"toxicity", "for"})
 REPEATED = frozenset({"every", "times"})
 
@@ -82,7 +81,12 @@ def _client(name: str, about: str, *takes: str) -> FaultKind:
 
 
 def _gateway(
-    name: str, about: str, *takes: str, undo: str, evidence: str, invariants: tuple[str, ...]
+    name: str,
+    about: str,
+    *takes: str,
+    undo: str,
+    evidence: str,
+    invariants: tuple[str, ...],
 ) -> FaultKind:
     return FaultKind(
         target="gateway",
@@ -175,6 +179,22 @@ _ALL = (
         undo="none is needed: the run ends the gateway it started",
         evidence="the process ended",
         invariants=("I1", "I20"),
+    ),
+    _gateway(
+        "reload",
+        "SIGHUP: every deployment is replaced by another one like it",
+        *REPEATED,
+        undo="none is needed: the new ones are like the old",
+        evidence="the new deployments serve",
+        invariants=("I1", "I4", "I31"),
+    ),
+    _gateway(
+        "fd_exhaust",
+        "it may open `n` more files (RLIMIT_NOFILE), and silent callers take those",
+        *("for", "n"),
+        undo="the limit is restored, the silent callers go",
+        evidence="every number below the limit is in use, in /proc",
+        invariants=("I1", "I4", "I22"),
     ),
 )
 CATALOGUE: Mapping[tuple[Target, str], FaultKind] = MappingProxyType(

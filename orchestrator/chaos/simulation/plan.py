@@ -149,6 +149,8 @@ class Action(StrEnum):
     """Time passes within the step."""
     STOP_HOST = "stop_host"
     """Nothing goes on in it for so many seconds."""
+    RELOAD = "reload"
+    """Every deployment is replaced by another one like it; `deployment` is any of them."""
     DRAIN = "drain"
     """The whole system takes nothing new and lets what runs finish."""
 

@@ -1,7 +1,7 @@
 """A scenario as a simulated run: the same file, the same faults, in virtual time.
 
 What the simulated world has no word for becomes what it leads to: a host without memory dies, a
-blocked loop is poison, a spoilt byte is a cut.
+blocked loop is poison, a spoilt byte is a cut, without file descriptors no connection is made.
 """
 
 import random
@@ -29,6 +29,7 @@ NAMES = {
     "failover": (PROVIDER, LOCAL),
     "pair": (LOCAL, SECOND),
 }
+NO_FILES = "fd_exhaust"
 PRIORITIES = ("background", "normal", "high", "critical")
 POISONING_BLOCK = 1.0
 """Seconds; see `actors.monitor`."""
@@ -77,7 +78,7 @@ def stage(scenario: Scenario, seed: int) -> Plan:
                 share=fault.toxicity,
             )
             for fault, begin in zip(scenario.faults, starts, strict=True)
-            if fault.target == "provider"
+            if fault.target == "provider" or fault.do == NO_FILES
             for at in _times(fault, begin, fault.for_)
         ),
     )
@@ -160,8 +161,13 @@ def _misbehaving(caller: Caller, fault: Fault) -> Caller:
 def _injections(
     fault: Fault, begin: float, names: tuple[str, ...], chance: random.Random
 ) -> list[Injection]:
-    if fault.target not in ("worker", "gateway"):
+    if fault.target not in ("worker", "gateway") or fault.do == NO_FILES:
         return []
+    if fault.do == "reload":
+        return [
+            _injection(Action.RELOAD, names[0], at + chance.choice((0.0, GRID)), 0.0)
+            for at in _times(fault, begin, 0.0)
+        ]
     whom = [
         name
         for name in names
@@ -210,6 +216,8 @@ def _injection(do: Action, deployment: str, at: float, seconds: float) -> Inject
 
 
 def _dice(fault: Fault, system: System) -> Dice:
+    if fault.do == NO_FILES:
+        return Dice(trouble=Trouble.REFUSED)
     after = fault.after_tokens
     match Harm(fault.do):
         case Harm.REFUSED:

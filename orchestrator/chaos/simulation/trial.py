@@ -12,9 +12,12 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
+
+import msgspec
 
 from orchestrator.actors.runtime import kill
 from orchestrator.actors.supervisor import Supervision
@@ -54,6 +57,7 @@ WIN_BACK_STEP = 1.0
 AFTER_HEAL = 20
 WARM_UPS = 12
 A_LITTLE_MORE = 1.05
+SAME: Mapping[str, str] = MappingProxyType({})
 LONGER_OPEN = 4.0
 """Times its first open time, the longest that a breaker is open."""
 
@@ -132,6 +136,10 @@ class _Trial:
             points=self._recorder,
             chance=random.Random(plan.seed),
         )
+        self._system.on_added = self._added
+        self._names = {shape.name: shape.name for shape in plan.shapes}
+        """Of the deployments that run, by those of the plan."""
+        self._reloads: list[asyncio.Task[None]] = []
         self._timers: list[asyncio.TimerHandle] = []
         self._unwatched: set[str] = set()
         self._drains: asyncio.Task[None] | None = None
@@ -140,8 +148,7 @@ class _Trial:
     async def run(self) -> None:
         """Load, rest, probe, close."""
         self._introduce()
-        deployments = list(self._system.deployments.values())
-        self._recorder.watch(deployments)
+        self._recorder.watch(list(self._system.deployments.values()))
         self._system.start()
         for injection in self._plan.injections:
             if injection.at is not None:
@@ -151,8 +158,9 @@ class _Trial:
         self._calm_down()
         if self._drains is not None:
             await self._drains
+        await asyncio.gather(*self._reloads)
         await self._rest()
-        for deployment in deployments:
+        for deployment in list(self._system.deployments.values()):
             if deployment.inflight.state_name == "serving":
                 await self._probe(deployment)
         if self._plan.mode == "liveness":
@@ -200,29 +208,32 @@ class _Trial:
         plan = self._plan
         self._journal.record(Kind.RUN, seed=plan.seed, mode=plan.mode, grid=plan.grid)
         for shape in self._plan.shapes:
-            limits: dict[str, float | bool] = {}
-            if shape.requests_per_minute is not None:
-                limits["permits_burst"] = max(1.0, shape.requests_per_minute * BURST_SHARE)
-                limits["permits_per_second"] = shape.requests_per_minute / SPAN_SECONDS
-            if shape.aging is not None:
-                limits["aging"] = shape.aging
-            if shape.quota is not None:
-                limits["learns"] = True
-            self._journal.record(
-                Kind.DEPLOYMENT,
-                deployment=shape.name,
-                slots=shape.slots,
-                queue_capacity=shape.queue_capacity,
-                waiting=shape.waiting if shape.on_full == "wait" else 0,
-                max_restarts=shape.max_restarts,
-                restart_window=shape.within,
-                probes=shape.probes,
-                open_for=shape.open_for,
-                max_open_for=LONGER_OPEN * shape.open_for,
-                more=limits,
-            )
+            self._introduce_one(shape)
         for shape in self._plan.shapes:
             self._journal.record(Kind.ENGINE_START, deployment=shape.name, generation=1)
+
+    def _introduce_one(self, shape: Shape) -> None:
+        limits: dict[str, float | bool] = {}
+        if shape.requests_per_minute is not None:
+            limits["permits_burst"] = max(1.0, shape.requests_per_minute * BURST_SHARE)
+            limits["permits_per_second"] = shape.requests_per_minute / SPAN_SECONDS
+        if shape.aging is not None:
+            limits["aging"] = shape.aging
+        if shape.quota is not None:
+            limits["learns"] = True
+        self._journal.record(
+            Kind.DEPLOYMENT,
+            deployment=shape.name,
+            slots=shape.slots,
+            queue_capacity=shape.queue_capacity,
+            waiting=shape.waiting if shape.on_full == "wait" else 0,
+            max_restarts=shape.max_restarts,
+            restart_window=shape.within,
+            probes=shape.probes,
+            open_for=shape.open_for,
+            max_open_for=LONGER_OPEN * shape.open_for,
+            more=limits,
+        )
 
     # --- faults ---
 
@@ -242,25 +253,60 @@ class _Trial:
     def _do(self, injection: Injection, request: PriorityRequest | None) -> None:
         if self._stopped:
             return
-        deployment = self._system.deployments[injection.deployment]
+        name = self._names[injection.deployment]
+        deployment = self._system.deployments[name]
         match injection.do:
             case Action.POISON:
                 drill = RuntimeError(f"poison drill in {deployment.plan.name}")
-                self._providers[injection.deployment].concerns_all(str(drill))
+                self._providers[name].concerns_all(str(drill))
                 deployment.poison("drill", drill)
             case Action.KILL_HOST:
-                provider = self._providers[injection.deployment]
+                provider = self._providers[name]
                 provider.kill_host(RuntimeError(f"host killed in {deployment.plan.name}"))
             case Action.STOP_HOST:
-                self._providers[injection.deployment].stop_host(injection.seconds)
+                self._providers[name].stop_host(injection.seconds)
             case Action.DRAIN:
                 self._drains = self._loop.create_task(self._system.drain(injection.seconds))
+            case Action.RELOAD:
+                self._reloads.append(self._loop.create_task(self._reload()))
             case Action.KILL_SUPERVISOR:
                 self._kill_supervisor(deployment)
             case Action.CANCEL if request is not None:
                 cancel(request, self._journal)
             case _:
                 pass
+
+    async def _reload(self) -> None:
+        """Every deployment is replaced by another one like it, as a configuration would have it."""
+        number = len(self._reloads)
+        self._journal.record(Kind.RELOAD, number=number)
+        names = {shape.name: f"{shape.name}-{number}" for shape in self._plan.shapes}
+        for shape in self._plan.shapes:
+            new = names[shape.name]
+            self._providers[new] = Provider(
+                msgspec.structs.replace(shape, name=new),
+                self._callers,
+                self._journal,
+                [
+                    msgspec.structs.replace(weather, deployment=new)
+                    for weather in self._plan.weather
+                    if weather.deployment == shape.name
+                ],
+            )
+        plans = [
+            _deployment_plan(self._providers[new].shape, self._providers[new])
+            for new in names.values()
+        ]
+        fresh = await self._system.prepare(plans)
+        routes = {name: _route_plan(self._plan, name, names) for name in self._plan.routes}
+        self._names = names
+        self._system.change_over(fresh, plans, routes)
+
+    def _added(self, deployment: RunningDeployment) -> None:
+        name = deployment.plan.name
+        self._recorder.watch([deployment])
+        self._introduce_one(self._providers[name].shape)
+        self._journal.record(Kind.ENGINE_START, deployment=name, generation=1)
 
     def _kill_supervisor(self, deployment: RunningDeployment) -> None:
         if deployment.supervisor is None or deployment.plan.name in self._unwatched:
@@ -291,7 +337,7 @@ class _Trial:
         """Waits out pauses and zombies, and until everything that can come back is back."""
         await asyncio.sleep(PAUSE_SECONDS)
         for _ in range(int(REST_SECONDS / REST_STEP)):
-            if all(self._is_at_rest(name) for name in self._providers):
+            if not self._system.retiring and all(map(self._is_at_rest, self._system.deployments)):
                 return
             await asyncio.sleep(REST_STEP)
 
@@ -391,6 +437,8 @@ class _Trial:
             self._gauge(f"queue of {name}", len(deployment.queue), 0)
             self._gauge(f"inflight of {name}", len(deployment.inflight), 0)
             self._gauge(f"permits of {name}", deployment.gates.limiter.outstanding, 0)
+        if self._reloads:
+            self._gauge("deployments of before a reload", len(self._system.retiring), 0)
 
     def _measure_the_end(self) -> None:
         for name, provider in self._providers.items():
@@ -400,13 +448,13 @@ class _Trial:
         self._journal.record(Kind.GAUGE, name=name, value=value, expected=expected)
 
 
-def _route_plan(plan: Plan, name: str) -> RoutePlan:
+def _route_plan(plan: Plan, name: str, names: Mapping[str, str] = SAME) -> RoutePlan:
     shape = plan.route_shapes.get(name, RouteShape())
     hedge = None
     if shape.hedge_after is not None:
         hedge = HedgeSettings(seconds=shape.hedge_after, share=shape.hedge_share)
     return RoutePlan(
-        deployments=plan.routes[name],
+        deployments=[names.get(one, one) for one in plan.routes[name]],
         policy=RoutePolicy(
             strategy=shape.strategy,
             midstream=shape.midstream,

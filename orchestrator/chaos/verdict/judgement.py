@@ -20,6 +20,9 @@ from orchestrator.chaos.verdict.figures import (
 from orchestrator.chaos.verdict.live import LIVE_CHECKS, residue, slack
 from orchestrator.chaos.verdict.steady import BASELINE, missed, steady_state, together
 
+TOO_BUSY = 0.5
+"""Share of the time in which a run wanted a core and had none, from which on it is no measure."""
+
 
 class Outcome(IntEnum):
     """What a run has shown; the number is the exit code."""
@@ -45,6 +48,8 @@ class Verdict:
     world: str
     mode: str
     seed: int
+    again: str
+    """The command that ran it; empty of a simulated one."""
     planted: str
     checked: Mapping[str, int]
     """Subjects that each invariant was tried on, by its id."""
@@ -120,12 +125,18 @@ def judge_journal(events: Sequence[Event]) -> Verdict:
     if not case.baseline:
         case.doubts = _doubts(ordered, run, faults, world=world)
         case.missed = _missed(run, phases, recovery)
+        if case.missed and (strain := _strain(ordered)) > TOO_BUSY:
+            case.doubts.append(
+                f"the run waited for a core in {strain:.0%} of the time in which it wanted one: the"
+                " machine is too busy to judge what was expected"
+            )
     return Verdict(
         outcome=case.outcome(),
         scenario=run.text("scenario", f"seed {run.number('seed'):g}"),
         world=world,
         mode=run.text("mode", "safety"),
         seed=int(run.number("seed")),
+        again=run.text("again", ""),
         planted=run.text("planted", ""),
         checked={name: _subjects(name, history) for name in checks},
         violations=case.violations,
@@ -165,6 +176,10 @@ def _doubts(
     return doubts
 
 
+def _strain(events: Sequence[Event]) -> float:
+    return max((e.number("share") for e in events if e.kind is Kind.STRAIN), default=0.0)
+
+
 def _missed(run: Event, phases: Mapping[str, Figures], recovery: float | None) -> list[str]:
     if run.text("mode", "safety") != "liveness":
         return []
@@ -195,6 +210,7 @@ OF_FEW: Mapping[str, tuple[Kind, ...]] = {
     "I16": (Kind.DISPATCH,),
     "I18": (Kind.SUPERVISOR_DEAD,),
     "I19": (Kind.WORKER_DEAD,),
+    "I31": (Kind.RELOAD,),
     "I20": (Kind.GAUGE,),
 }
 """Kinds that an invariant is tried on; all others are tried on every request."""

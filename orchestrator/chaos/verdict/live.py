@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from orchestrator.chaos.invariants import answers, breaker, capacity, queueing, supervision
+from orchestrator.chaos.invariants import answers, breaker, capacity, queueing, reloads, supervision
 from orchestrator.chaos.invariants.history import Check, History, Violation, first
 from orchestrator.chaos.journal import Event, Kind
 
@@ -247,6 +247,7 @@ LIVE_CHECKS: Mapping[str, Check] = MappingProxyType(
         "I17": answers.i17_slow_reader_ends_alone,
         "I19": _on(within, supervision.i19_restart_intensity),
         "I20": i20_it_ends_well,
+        "I31": reloads.i31_a_reload_ends_nobody,
         "I22": i22_all_is_well_after_the_heal,
     }
 )

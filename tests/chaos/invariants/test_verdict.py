@@ -128,6 +128,7 @@ GOOD: dict[str, str] = {
     "1 shed r2 by=r3\n1 accept r3 priority=2 deadline=9 depth=2\n1 dequeue r2\n"
     "1 accept r2 deployment=b priority=0 deadline=9 depth=1\n1 dispatch r2 @w9 #1 deployment=b",
     "I26": "0 accept r1 deployment=a\n1 accept r1 deployment=b\n1 accept r2 deployment=a",
+    "I31": "0 reload number=1\n1 terminal r1 outcome=error code=queue_full",
     "I27": "0 submit r1 attempts=1\n0 dispatch r1 @a #1\n0 attempt_start r1 @a #1\n"
     "1 dispatch r1 @b #2 hedge=true\n1 attempt_start r1 @b #2",
     "I28": "0 submit r1 route=m hedge_share=0.5\n1 dispatch r1 @b #2 hedge=true\n"
@@ -342,6 +343,11 @@ BAD: list[tuple[str, str, str]] = [
             "1 dispatch r1 @b #5 hedge=true"
         ),
         "beyond the budget of m",
+    ),
+    (
+        "I31",
+        "0 reload number=1\n1 terminal r1 outcome=error code=draining",
+        "for its deployment was stopping",
     ),
     (
         "I29",

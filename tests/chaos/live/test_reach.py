@@ -28,5 +28,5 @@ def test_a_fault_that_could_never_land_there_is_refused(
 
 @pytest.mark.parametrize("name", ["sigterm", "cut", "nonsense"])
 def test_an_attack_that_is_not_possible_names_those_that_are(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"crash, segv, .*poison, kill_supervisor$"):
+    with pytest.raises(ConfigError, match=r"crash, segv, .*poison, kill_supervisor, fd_exhaust$"):
         fault_from(name, whom="any", lasts="", settings=[])

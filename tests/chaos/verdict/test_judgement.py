@@ -115,6 +115,16 @@ def test_a_run_that_was_broken_off_proves_nothing() -> None:
     assert ended(run).outcome is Outcome.INCONCLUSIVE
 
 
+@pytest.mark.parametrize(("share", "outcome"), [(0.2, Outcome.MISSED), (0.7, Outcome.INCONCLUSIVE)])
+def test_an_expectation_missed_on_a_machine_without_room_proves_nothing(
+    share: float, outcome: Outcome
+) -> None:
+    run = a_run(expect_recovery="<= 1ms")
+    run.record(Kind.STRAIN, share=share)
+
+    assert ended(run).outcome is outcome
+
+
 def test_a_baseline_that_was_not_met_is_told_before_all_doubts() -> None:
     run = Run()
     run.phase("baseline")
