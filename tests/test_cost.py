@@ -31,11 +31,11 @@ MARGIN = 1.05
 REQUESTS = 20
 CHUNKS = 64
 
-CALLS_PER_REQUEST = 647.0
+CALLS_PER_REQUEST = 584.0
 """Through the gateway's application, with every policy, to a provider and back, one chunk."""
 CALLS_PER_CHUNK = 19.0
 """The same way, for each further chunk of a read that holds many."""
-CALLS_PER_RESPONSE = 46.0
+CALLS_PER_RESPONSE = 44.0
 """Of the HTTP client: one request of one chunk on a connection that stands."""
 CALLS_PER_READ = 11.0
 """Of the HTTP client, for each further chunk that comes alone."""

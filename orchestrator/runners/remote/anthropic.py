@@ -1,14 +1,15 @@
 """The `anthropic` runner: Anthropic's Messages API."""
 
+from functools import partial
+
 import httpx
 
-from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.remote.anthropic_answer import REFUSALS, SHAPE, MessageDecoder
 from orchestrator.runners.remote.anthropic_request import AnthropicSettings, own_headers, payload
+from orchestrator.runners.remote.asking import Asking
 from orchestrator.runners.remote.provider import Dialect, slots_of
-from orchestrator.runners.remote.settings import address, headers_of
-from orchestrator.runners.remote.upstream import Question
+from orchestrator.runners.remote.settings import address
 
 PATH = "/messages"
 
@@ -26,14 +27,7 @@ def factory(
         ConfigError: `base_url`, `headers` or `ca_file` can't be used.
     """
     url = address(settings.base_url, PATH)
-
-    def ask(request: PriorityRequest, secret: str | None) -> Question:
-        headers = headers_of(settings, own_headers(settings, secret))
-        return Question(url, headers, payload(settings, request))
-
-    def inspect(request: PriorityRequest) -> None:
-        payload(settings, request)
-
+    ask = Asking(settings, url, partial(own_headers, settings), partial(payload, settings))
     dialect = Dialect(
         settings=settings,
         host=url.host,
@@ -42,4 +36,4 @@ def factory(
         refusals=REFUSALS,
         shape=SHAPE,
     )
-    return slots_of(dialect, inspect, transport)
+    return slots_of(dialect, ask.inspect, transport)

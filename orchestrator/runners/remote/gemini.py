@@ -1,9 +1,11 @@
 """The `gemini` runner: Gemini at AI Studio, or at Vertex."""
 
+from functools import partial
+
 import httpx
 
-from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
+from orchestrator.runners.remote.asking import Asking
 from orchestrator.runners.remote.gemini_answer import REFUSALS, SHAPE, GeminiDecoder
 from orchestrator.runners.remote.gemini_request import (
     GeminiSettings,
@@ -13,8 +15,6 @@ from orchestrator.runners.remote.gemini_request import (
     payload,
 )
 from orchestrator.runners.remote.provider import Dialect, slots_of
-from orchestrator.runners.remote.settings import headers_of
-from orchestrator.runners.remote.upstream import Question
 
 
 def factory(
@@ -30,14 +30,7 @@ def factory(
         ConfigError: `base_url`, `headers` or `ca_file` can't be used.
     """
     url = endpoint(settings)
-
-    def ask(request: PriorityRequest, secret: str | None) -> Question:
-        headers = headers_of(settings, own_headers(settings, secret))
-        return Question(url, headers, payload(settings, request))
-
-    def inspect(request: PriorityRequest) -> None:
-        payload(settings, request)
-
+    ask = Asking(settings, url, partial(own_headers, settings), partial(payload, settings))
     dialect = Dialect(
         settings=settings,
         host=url.host,
@@ -50,4 +43,4 @@ def factory(
         marks_end=False,
         models=None if settings.project else "/models",
     )
-    return slots_of(dialect, inspect, transport)
+    return slots_of(dialect, ask.inspect, transport)

@@ -23,6 +23,8 @@ END_OF_HEAD = b"\r\n\r\n"
 FIRST_FINAL_STATUS = 200
 LENGTH = b"content-length"
 CODING = b"transfer-encoding"
+LENGTH_BYTES, CODING_BYTES = len(LENGTH), len(CODING)  # nearly no other name is of their length
+CHUNKED = b"chunked"
 
 
 class ResponseParser:
@@ -169,17 +171,17 @@ class ResponseParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """httptools: one header, or one trailer, which nobody wants."""
-        self._head_bytes += len(name) + len(value)
+        length = len(name)
+        self._head_bytes += length + len(value)
         if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(f"the head of the response is larger than {MAX_HEAD_BYTES} bytes")
         if self.head_done:
             return
         self.headers.append((name, value))
-        lower = name.lower()
-        if lower == LENGTH:
+        if length == LENGTH_BYTES and name.lower() == LENGTH:
             self._length = True
-        elif lower == CODING:
-            self._coding += value.strip().lower()
+        elif length == CODING_BYTES and name.lower() == CODING:
+            self._coding += value if value == CHUNKED else value.strip().lower()
 
     def on_headers_complete(self) -> None:
         """httptools: the blank line after the headers."""
@@ -190,9 +192,9 @@ class ResponseParser:
         if not parser.get_http_version().startswith("1."):
             self._refuse(f"the server speaks HTTP/{parser.get_http_version()}")
         if self.status >= FIRST_FINAL_STATUS:
-            if self._coding not in (b"", b"chunked", b"identity"):
+            if self._coding not in (b"", CHUNKED, b"identity"):
                 self._refuse(f"the transfer coding {self._coding[:40]!r} was not asked for")
-            self._chunked = self._coding == b"chunked"
+            self._chunked = self._coding == CHUNKED
             self.head_done = True
 
     def on_body(self, body: bytes) -> None:

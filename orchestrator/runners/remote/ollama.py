@@ -10,22 +10,22 @@ Rules:
 import re
 import uuid
 from collections.abc import Callable
+from functools import partial
 
 import httpx
 import msgspec
 
 from orchestrator.events import FinishReason, TokenChunk, Usage
-from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.classify import NOT_JSON
 from orchestrator.runners.remote.answer import Answer, counted
+from orchestrator.runners.remote.asking import Asking
 from orchestrator.runners.remote.large_outline import Shape
 from orchestrator.runners.remote.lines import LineDecoder
 from orchestrator.runners.remote.ollama_request import payload
 from orchestrator.runners.remote.provider import Dialect, slots_of
-from orchestrator.runners.remote.settings import RemoteSettings, address, headers_of
+from orchestrator.runners.remote.settings import RemoteSettings, address
 from orchestrator.runners.remote.sse import ServerSentEvent
-from orchestrator.runners.remote.upstream import Question
 
 SHAPE = Shape(
     several=re.compile(r"logprobs|message\.(?:content|thinking|tool_calls)"),
@@ -176,6 +176,12 @@ def _arguments(call: _Call) -> str:
     return msgspec.json.decode(arguments, type=str) if arguments[:1] == '"' else arguments
 
 
+def own_headers(secret: str | None) -> dict[str, str]:
+    """Returns the headers by which Ollama knows its caller, if it wants to."""
+    own = {"accept": "application/x-ndjson"}
+    return own if secret is None else {**own, "authorization": f"Bearer {secret}"}
+
+
 def factory(
     settings: RemoteSettings, transport: httpx.AsyncBaseTransport | None = None
 ) -> SlotFactory:
@@ -189,16 +195,7 @@ def factory(
         ConfigError: `base_url`, `headers` or `ca_file` can't be used.
     """
     url = address(settings.base_url, "/api/chat")
-
-    def ask(request: PriorityRequest, secret: str | None) -> Question:
-        own = {"accept": "application/x-ndjson"}
-        if secret is not None:
-            own["authorization"] = f"Bearer {secret}"
-        return Question(url, headers_of(settings, own), payload(settings, request))
-
-    def inspect(request: PriorityRequest) -> None:
-        payload(settings, request)
-
+    ask = Asking(settings, url, own_headers, partial(payload, settings))
     dialect = Dialect(
         settings=settings,
         host=url.host,
@@ -209,4 +206,4 @@ def factory(
         no_events=(b"<", b"["),
         models="/api/tags",
     )
-    return slots_of(dialect, inspect, transport)
+    return slots_of(dialect, ask.inspect, transport)

@@ -1,11 +1,13 @@
 """The `openai` runner: any server that speaks Chat Completions over server-sent events."""
 
 from dataclasses import replace
+from functools import partial
 
 import httpx
 
 from orchestrator.request import PriorityRequest, Work
 from orchestrator.runners.base import SlotFactory
+from orchestrator.runners.remote.asking import Asking
 from orchestrator.runners.remote.chat import SHAPE, ChatDecoder
 from orchestrator.runners.remote.openai_request import (
     OpenAISettings,
@@ -16,8 +18,6 @@ from orchestrator.runners.remote.openai_request import (
     payload,
 )
 from orchestrator.runners.remote.provider import Dialect, slots_of
-from orchestrator.runners.remote.settings import headers_of
-from orchestrator.runners.remote.upstream import Question
 from orchestrator.runners.remote.works import other_works
 
 
@@ -34,11 +34,7 @@ def factory(
         ConfigError: `base_url`, `headers` or `ca_file` can't be used.
     """
     url = endpoint(settings)
-
-    def ask(request: PriorityRequest, secret: str | None) -> Question:
-        headers = headers_of(settings, own_headers(settings, secret))
-        return Question(url, headers, payload(settings, request))
-
+    ask = Asking(settings, url, partial(own_headers, settings), partial(payload, settings))
     dialect = Dialect(
         settings=settings,
         host=url.host,

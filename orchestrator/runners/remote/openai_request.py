@@ -8,15 +8,17 @@ where the deployment says `drop_params`.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Literal
 
 import httpx
 
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message, PriorityRequest, Work
 from orchestrator.runners.remote.settings import RemoteSettings, address
+from orchestrator.runners.remote.translation import object_in
 
 PATH = "/chat/completions"
+USAGE: Mapping[str, object] = {"include_usage": True}
 
 # OpenAI's reasoning models refuse max_tokens; their names may have a vendor or "ft:" before them.
 REASONING_MODEL = re.compile(r"(?:^|[/:])(?:o[134](?:-|$)|gpt-5)")
@@ -71,7 +73,7 @@ def check(settings: OpenAISettings, request: PriorityRequest) -> None:
     """
     if settings.drop_params:
         return
-    if request.extra.get("n") not in (None, request.sampling.n):
+    if "n" in request.extra and request.extra["n"] not in (None, request.sampling.n):
         raise InvalidRequestError("n is a sampling parameter, not an extra field", param="n")
     if settings.unsupported:
         asked = {**_chosen(settings, request), **request.extra}
@@ -92,10 +94,12 @@ def payload(settings: OpenAISettings, request: PriorityRequest) -> dict[str, obj
         InvalidRequestError: The provider has no place for a field.
     """
     check(settings, request)
-    body: dict[str, object] = {"messages": [_message(message) for message in request.messages]}
-    body.update(settings.extra_body)
-    body.update(_chosen(settings, request))
-    body.update(request.extra)
+    body: dict[str, object] = {
+        "messages": [_message(message) for message in request.messages],
+        **settings.extra_body,
+        **_chosen(settings, request),
+        **request.extra,
+    }
     if request.sampling.n == 1:
         body.pop("n", None)
     for name in settings.unsupported:
@@ -103,14 +107,9 @@ def payload(settings: OpenAISettings, request: PriorityRequest) -> dict[str, obj
     for name, theirs in settings.renamed.items():
         if name in body:
             body[theirs] = body.pop(name)
+    options = body.pop("stream_options") if "stream_options" in body else None
     if settings.stream_options:
-        options = body.get("stream_options")
-        body["stream_options"] = {
-            **(cast("dict[str, object]", options) if isinstance(options, dict) else {}),
-            "include_usage": True,
-        }
-    else:
-        body.pop("stream_options", None)
+        body["stream_options"] = {**object_in(options), "include_usage": True} if options else USAGE
     body["model"] = settings.model
     body["stream"] = True
     return body

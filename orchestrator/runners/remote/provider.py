@@ -32,6 +32,7 @@ from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.classify import ANY_PROVIDER, Refusals
 from orchestrator.runners.lease import Lease, Step
 from orchestrator.runners.remote.allowances import standing_of
+from orchestrator.runners.remote.asking import Asking
 from orchestrator.runners.remote.estimate import with_usage
 from orchestrator.runners.remote.large import LARGE_EVENT_BYTES, take_large
 from orchestrator.runners.remote.large_outline import PLAIN, Shape
@@ -48,12 +49,13 @@ from orchestrator.runners.remote.settings import (
 )
 from orchestrator.runners.remote.sse import ServerSentEvent, SseDecoder
 from orchestrator.runners.remote.transport import Http1Transport
-from orchestrator.runners.remote.upstream import Body, Question, post, send
+from orchestrator.runners.remote.upstream import Body, send
 
 logger = logging.getLogger(__name__)
 
 NO_EVENTS = (b"{", b"[", b"<")
 """What an answer that came at once, or a page of HTML, begins with; no event stream does."""
+SUCCESS = range(200, 300)
 TAIL_SECONDS = 2.0
 """How long usage and end marker may take after the finish reason."""
 REUSE_SECONDS = 0.05
@@ -138,7 +140,7 @@ class Dialect:
     settings: RemoteSettings
     host: str
     """For people."""
-    ask: Callable[[PriorityRequest, str | None], Question]
+    ask: Asking
     """Makes what is sent, with the key if there is one."""
     read: Callable[[PriorityRequest, str | None], Reader]
     """Makes the reader of what comes for a request, which masks the key that was sent."""
@@ -299,7 +301,7 @@ class ProviderRunner:
             await renew("")
             secret = secret_of(settings, key)
         response = await self._send(dialect, request, secret, lease)
-        if response.is_success:
+        if response.status_code in SUCCESS:
             return secret, response
         refusal = await self._refusal(response, secret)
         if renew is None or not isinstance(refusal, UpstreamAuthenticationError):
@@ -311,7 +313,7 @@ class ProviderRunner:
             raise refusal from error
         secret = secret_of(settings, key)
         response = await self._send(dialect, request, secret, lease)
-        if not response.is_success:
+        if response.status_code not in SUCCESS:
             refusal = await self._refusal(response, secret)
             raise refusal
         return secret, response
@@ -319,14 +321,14 @@ class ProviderRunner:
     async def _send(
         self, dialect: Dialect, request: PriorityRequest, secret: str | None, lease: Lease
     ) -> httpx.Response:
-        question = dialect.ask(request, secret)
+        asked = dialect.ask.payload(request)
         if request.size_bytes <= LARGE_REQUEST_BYTES:
-            content = encode(question.body)
+            content = encode(asked)
         else:
-            content = await encode_in_pieces(question.body)
+            content = await encode_in_pieces(asked)
         response = await send(
             self._transport,
-            post(question, content),
+            dialect.ask.post(content, secret),
             lease,
             provider=self._settings.provider,
             again=request.idempotent,
@@ -374,8 +376,8 @@ def slots_of(
         create=lambda: ProviderRunner(dialect, shared),
         model=settings.model,
         inspect=inspect,
-        find=lambda request: find(
-            settings, dialect.models, dialect.ask(request, secret_of(settings)).headers, shared
+        find=lambda _: find(
+            settings, dialect.models, dialect.ask.headers(secret_of(settings)), shared
         ),
         aclose=shared.aclose,
     )

@@ -9,6 +9,7 @@ Rules:
 """
 
 import re
+from functools import partial
 from typing import cast
 
 import httpx
@@ -20,17 +21,16 @@ from orchestrator.errors import (
     UpstreamTimeoutError,
 )
 from orchestrator.events import FinishReason, TokenChunk, Usage
-from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.classify import NOT_JSON, Refusals
 from orchestrator.runners.remote.answer import Answer, counted
+from orchestrator.runners.remote.asking import Asking
 from orchestrator.runners.remote.large_outline import Shape
 from orchestrator.runners.remote.openai_request import OpenAISettings, own_headers
 from orchestrator.runners.remote.provider import Dialect, slots_of
 from orchestrator.runners.remote.responses_request import payload
-from orchestrator.runners.remote.settings import address, headers_of
+from orchestrator.runners.remote.settings import address
 from orchestrator.runners.remote.sse import ServerSentEvent
-from orchestrator.runners.remote.upstream import Question
 
 DONE = b"[DONE]"
 
@@ -349,14 +349,7 @@ def factory(
         ConfigError: `base_url`, `headers` or `ca_file` can't be used.
     """
     url = address(settings.base_url, "/responses")
-
-    def ask(request: PriorityRequest, secret: str | None) -> Question:
-        headers = headers_of(settings, own_headers(settings, secret))
-        return Question(url, headers, payload(settings, request))
-
-    def inspect(request: PriorityRequest) -> None:
-        payload(settings, request)
-
+    ask = Asking(settings, url, partial(own_headers, settings), partial(payload, settings))
     dialect = Dialect(
         settings=settings,
         host=url.host,
@@ -365,4 +358,4 @@ def factory(
         refusals=REFUSALS,
         shape=SHAPE,
     )
-    return slots_of(dialect, inspect, transport)
+    return slots_of(dialect, ask.inspect, transport)

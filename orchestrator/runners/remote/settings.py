@@ -96,19 +96,23 @@ def secret_of(settings: RemoteSettings, key: KeyAccess | None = None) -> str | N
     Args:
         settings: Of the deployment.
         key: The one of several keys that it is the turn of.
-
-    Raises:
-        UpstreamAuthenticationError: No header can carry it.
     """
     read = settings.api_key if key is None else key.read
     if read is None:
         return None
-    secret = read().strip()  # a file with a key in it usually ends in a line feed
-    if not fits_header(secret):
+    return read().strip()  # a file with a key in it usually ends in a line feed
+
+
+def check_secret(settings: RemoteSettings, secret: str | None) -> None:
+    """Looks at a key before the first request that has it.
+
+    Raises:
+        UpstreamAuthenticationError: No header can carry it.
+    """
+    if secret is not None and not fits_header(secret):
         raise UpstreamAuthenticationError(
             f"the api_key of {settings.provider} has characters that no header can carry"
         )
-    return secret
 
 
 def fits_header(text: str) -> bool:

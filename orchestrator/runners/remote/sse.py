@@ -72,7 +72,10 @@ class SseDecoder:
             UpstreamProtocolError: One event is larger than the bound.
         """
         if self._head is not None:
-            read = self._without_mark(read)
+            if self._head or not read or read[0] == BYTE_ORDER_MARK[0]:
+                read = self._without_mark(read)
+            else:  # nearly every stream
+                self._head = None
         if self._skip_line_feed and read:
             self._skip_line_feed = False
             read = read.removeprefix(b"\n")

@@ -7,7 +7,6 @@ answer; whether that is complete is decided by whoever reads it.
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
 from typing import cast
 
 import httpx
@@ -72,33 +71,6 @@ class Exchange:
     def stale(self) -> bool:
         """Whether the request went out on a pooled connection that may have been dead before."""
         return self.sent and not self._connected_anew
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a provider is asked, its body not encoded yet."""
-
-    url: httpx.URL
-    headers: Mapping[str, str]
-    """By lower-case name."""
-    body: Mapping[str, object]
-
-
-def post(question: Question, content: bytes) -> httpx.Request:
-    """Returns the request to send, with its body in memory.
-
-    httpx would make all headers a second time to add two: 15 of 77 us are left when they are here.
-
-    Args:
-        question: What is asked.
-        content: Its body, encoded.
-    """
-    url = question.url
-    own = {"host": url.netloc.decode(), "content-length": str(len(content)), **question.headers}
-    raw = [(name.encode(), value.encode()) for name, value in own.items()]
-    request = httpx.Request("POST", url, headers=raw, stream=httpx.ByteStream(content))
-    request.read()  # now `content` can be asked for
-    return request
 
 
 async def send(

@@ -14,12 +14,11 @@ from orchestrator.events import FinishReason, TokenChunk, Usage
 from orchestrator.request import PriorityRequest, Work
 from orchestrator.runners.classify import NOT_JSON
 from orchestrator.runners.remote.answer import Answer, counted
+from orchestrator.runners.remote.asking import Asking
 from orchestrator.runners.remote.openai_request import OpenAISettings, endpoint, own_headers
 from orchestrator.runners.remote.provider import Dialect
-from orchestrator.runners.remote.settings import headers_of
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.translation import list_in
-from orchestrator.runners.remote.upstream import Question
 
 PATHS: Mapping[Work, str] = {
     Work.EMBED: "/embeddings",
@@ -150,15 +149,15 @@ def other_works(settings: OpenAISettings) -> Mapping[Work, Dialect]:
 def _dialect(settings: OpenAISettings, path: str) -> Dialect:
     url = endpoint(settings, path)
 
-    def ask(request: PriorityRequest, secret: str | None) -> Question:
-        headers = headers_of(settings, own_headers(settings, secret))
-        headers["accept"] = "application/json"
-        body = {**settings.extra_body, **request.extra, "model": settings.model}
-        return Question(url, headers, body)
+    def own(secret: str | None) -> Mapping[str, str]:
+        return {"accept": "application/json", **own_headers(settings, secret)}
+
+    def payload(request: PriorityRequest) -> Mapping[str, object]:
+        return {**settings.extra_body, **request.extra, "model": settings.model}
 
     return Dialect(
         settings=settings,
         host=url.host,
-        ask=ask,
+        ask=Asking(settings, url, own, payload),
         read=lambda request, secret: ListReader(request, settings.provider, secret=secret),
     )
