@@ -81,6 +81,7 @@ Of a live run alone; what its clients and its injector write stands in the same 
     fault_planned   -; fault, what, target, at: a fault of the scenario, before it strikes
     fault_healed    -; fault: it was undone, or is over by itself
     probe           -; ready, status, late: the health page was asked; seconds of our own lateness
+    retired         -; deployment: the health page tells of it no more
     strain          -; share: of the time in which the run and its gateway wanted a core, that in
                     which they had to wait for one
     aborted         -; reason: the run was broken off before its end
@@ -142,6 +143,7 @@ class Kind(StrEnum):
     QUEUE_DEPTH = "queue_depth"
     RELOAD = "reload"
     STRAIN = "strain"
+    RETIRED = "retired"
     READY = "ready"
     GAUGE = "gauge"
     PHASE = "phase"

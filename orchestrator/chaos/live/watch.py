@@ -72,8 +72,12 @@ class Watch:
         if ready:
             self.ready_at = time.perf_counter()
         before, self._true = self._true, await self._within()
-        for item in list_of(page.get("deployments")):
-            self._note(section_of(item), before)
+        told = [section_of(item) for item in list_of(page.get("deployments"))]
+        for one in told:
+            self._note(one, before)
+        for name in self._last.keys() - {str(one.get("name", "")) for one in told}:
+            del self._last[name]
+            self._journal.record(Kind.RETIRED, deployment=name)
 
     async def _within(self) -> dict[str, tuple[int, int]]:
         try:

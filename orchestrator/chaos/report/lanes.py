@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from orchestrator.chaos.journal import Event, Kind
 
 MAX_BARS = 2000
+GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +99,19 @@ def _states(events: Sequence[Event], seconds: float) -> dict[str, list[Span]]:
                 changes.setdefault(f"{name} engine", []).append((event.t, "serving"))
             case Kind.POISON:
                 changes.setdefault(f"{name} engine", []).append((event.t, "poisoned"))
+            case Kind.RETIRED:
+                for lane in (f"{name} readiness", f"{name} engine", f"{name} breaker"):
+                    if lane in changes:
+                        changes[lane].append((event.t, GONE))
             case Kind.BREAKER:
                 lane = changes.setdefault(f"{name} breaker", [(0.0, "closed")])
                 lane.append((event.t, event.text("state")))
             case _:
                 pass
-    return {lane: _spans(steps, seconds) for lane, steps in sorted(changes.items())}
+    return {
+        lane: [span for span in _spans(steps, seconds) if span.word != GONE]
+        for lane, steps in sorted(changes.items())
+    }
 
 
 def _spans(steps: Sequence[tuple[float, str]], seconds: float) -> list[Span]:

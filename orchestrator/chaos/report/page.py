@@ -10,6 +10,8 @@ from orchestrator.chaos.verdict.judgement import Outcome, Verdict
 
 WIDTH, LABEL, RIGHT = 1180, 190, 20
 ROW, GAP, CURVE = 18, 4, 44
+PHASE_ROWS, LETTER = (10, 20), 6
+"""Where the names of the phases stand, so that two of them never cover each other."""
 TICKS = 10
 SHOWN_REQUESTS = 20
 SHOWN_EVENTS = 200
@@ -157,11 +159,16 @@ class _Drawing:
 
     def _bands(self) -> list[str]:
         found: list[str] = []
+        taken = dict.fromkeys(PHASE_ROWS, 0.0)
         for span in self._picture.phases:
             x = self._x(span.begin)
+            width = LETTER * len(span.word) + 6
+            left = min(x + 3, WIDTH - width)  # what ends beside the edge must not be cut off
+            row = next((row for row in PHASE_ROWS if taken[row] <= left), PHASE_ROWS[0])
+            taken[row] = left + width
             found.append(
                 f"<line x1='{x:.1f}' x2='{x:.1f}' y1='4' y2='{self._y}' stroke='#9fb0c0'"
-                f" stroke-dasharray='3 3'/><text x='{x + 3:.1f}' y='14' fill='#52606d'>"
+                f" stroke-dasharray='3 3'/><text x='{left:.1f}' y='{row}' fill='#52606d'>"
                 f"{escape(span.word)}</text>"
             )
         for number, span in enumerate(self._picture.faults):

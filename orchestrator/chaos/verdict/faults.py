@@ -81,6 +81,8 @@ def _recovered(events: Sequence[Event], landed: Event) -> float | None:
     ready: dict[str, bool] = {}
     fell = False
     for event in events:
+        if event.kind is Kind.RETIRED:
+            ready.pop(event.deployment, None)
         if event.kind is not Kind.READY:
             continue
         ready[event.deployment] = event.flag("ready")
