@@ -26,6 +26,7 @@ class Caller:
     """Whose request it is; of one key, or of a token's subject."""
 
     name: str
+    """Empty for anybody who shows no key."""
     routes: Collection[str] | None = None
     """Models that may be asked for; None is all."""
     priority: Priority = Priority.CRITICAL
@@ -68,14 +69,15 @@ class Caller:
         self.check(request.model)
         if self.max_concurrent is not None and self.running >= self.max_concurrent:
             raise CallerLimitedError(
-                f"{self.running} requests of this key are running, which is all that may",
+                f"{self.running} requests {'of this key' if self.name else 'without a key'} are"
+                " running, which is all that may",
                 retry_after=BUSY_RETRY_AFTER,
             )
         permit = None if self.limiter is None else _permit(self.limiter, request, now)
         request.caller = self.name
         if request.priority_named or request.priority is not Priority.NORMAL:
             request.priority = min(request.priority, self.priority)
-        else:
+        elif self.name:  # anybody has no priority of its own
             request.priority = self.priority
         if permit is not None or self.max_concurrent is not None:
             self.tally.running += 1

@@ -24,6 +24,7 @@ class Door:
         tokens: Who checks signed tokens; None if nobody.
         admin_key: Opens `/metrics` and `/admin`, as keys for administrators do.
         allow_anonymous: Whether a request without any key is let in.
+        anonymous_concurrent: Of these that may run at once; None is any number.
     """
 
     def __init__(
@@ -33,11 +34,15 @@ class Door:
         tokens: FindByToken | None = None,
         admin_key: Secret | None = None,
         allow_anonymous: bool = False,
+        anonymous_concurrent: int | None = None,
     ) -> None:
         self.keyring = keyring
         self._tokens = tokens
         self._admin_key = admin_key
         self._open = allow_anonymous or (keyring is None and tokens is None)
+        self._anybody: Caller | None = None
+        if anonymous_concurrent is not None:
+            self._anybody = Caller(name="", max_concurrent=anonymous_concurrent)
         self._metrics_are_open = keyring is None and tokens is None and admin_key is None
 
     @property
@@ -60,7 +65,7 @@ class Door:
         if self._open:
             # clients send whatever they were given, also where nobody asks for it
             if key is None or not self._is_known_kind(key):
-                return None
+                return self._anybody
         elif key is None:
             raise AuthenticationError(f"an API key is needed; {HOW}")
         return await self._find(key)

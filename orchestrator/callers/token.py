@@ -3,12 +3,15 @@
 PyJWT checks signature, expiry, issuer and audience; only asymmetric algorithms are admitted, so no
 public key can pass for a secret. The signers' keys come from a JWKS (RFC 7517), a file or an
 address. They are fetched off the loop, once for all who wait, when a token names a key that isn't
-known, but not more often than every `FETCH_EVERY` seconds.
+known, but not more often than every `FETCH_EVERY` seconds; after a failure sooner, at first within
+a second. What was fetched is fetched anew behind everybody's back when it is `STALE_AFTER` seconds
+old, so that a key that was withdrawn is no longer believed; if that fails, it goes on being used.
 """
 
 import asyncio
 import json
 import logging
+import math
 import urllib.request
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -27,6 +30,9 @@ from orchestrator.request import MAX_NAME, Priority
 logger = logging.getLogger(__name__)
 
 FETCH_EVERY = 60.0
+AFTER_FAILURE = 1.0
+"""Seconds after a first failure; twice as many after each further one, up to `FETCH_EVERY`."""
+STALE_AFTER = 600.0
 FETCH_SECONDS = 5.0
 MAX_JWKS_BYTES = 1 << 20
 MAX_TOKEN = 8192
@@ -86,7 +92,13 @@ class TokenCheck:
         self._keys: Mapping[str, jwt.PyJWK] = {}
         self._fetching: asyncio.Event | None = None
         """Set when the fetch that is under way has ended."""
-        self._fetched_at: float | None = None
+        self._fetch_from = -math.inf
+        """Loop time, seconds; before that nothing is fetched."""
+        self._stale_from = math.inf
+        """Loop time, seconds."""
+        self._failures = 0
+        """Since the last success."""
+        self._refreshing: asyncio.Task[None] | None = None
         self._required = ["exp", "iss", settings.caller_claim]
         limits = (settings.max_concurrent, settings.requests_per_minute, settings.tokens_per_minute)
         self._shares = _Shares(settings) if any(limit is not None for limit in limits) else None
@@ -144,6 +156,8 @@ class TokenCheck:
         if key is None:
             await self._fetch()
             key = self._find(name)
+        elif asyncio.get_running_loop().time() >= self._stale_from and self._fetching is None:
+            self._refreshing = asyncio.create_task(self._fetch())
         if key is None:
             raise jwt.InvalidTokenError
         return key
@@ -157,27 +171,31 @@ class TokenCheck:
         if self._fetching is not None:
             await self._fetching.wait()
             return
-        now = asyncio.get_running_loop().time()
-        if self._fetched_at is not None and now < self._fetched_at + FETCH_EVERY:
+        clock = asyncio.get_running_loop().time
+        if clock() < self._fetch_from:
             return
-        self._fetched_at = now
         self._fetching = over = asyncio.Event()
         try:
-            await self._read()
-        except asyncio.CancelledError:
-            self._fetched_at = None  # whoever comes next fetches them
-            raise
-        finally:
+            keys = await self._read()
+            if keys is None:
+                self._failures += 1
+                wait = min(FETCH_EVERY, AFTER_FAILURE * 2 ** (self._failures - 1))
+            else:
+                self._failures, wait = 0, FETCH_EVERY
+                self._keys, self._stale_from = keys, clock() + STALE_AFTER
+            self._fetch_from = clock() + wait
+        finally:  # if this was cancelled, whoever comes next fetches them
             self._fetching = None
             over.set()
 
-    async def _read(self) -> None:
+    async def _read(self) -> Mapping[str, jwt.PyJWK] | None:
         try:
             content = await asyncio.to_thread(_content_of, self._settings.jwks)
             found = jwt.PyJWKSet.from_dict(_object_in(content))
-            self._keys = {key.key_id or "": key for key in found.keys}
         except (OSError, HTTPException, ValueError, jwt.PyJWTError) as error:
             logger.error("the keys of %s can't be read: %s", self._settings.jwks, error)  # noqa: TRY400 - what is foreign is the cause, no line of code
+            return None
+        return {key.key_id or "": key for key in found.keys}
 
 
 def _content_of(place: str) -> bytes:

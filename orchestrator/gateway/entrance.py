@@ -25,7 +25,8 @@ def make_door(config: Config, accounts: Accounts | None) -> Door | None:
     fault = reach_fault(config.server.host, callers)
     if fault is not None:
         raise ConfigError(f"server.host: {fault}", param="server.host")
-    if callers.keys is None and callers.jwt is None and callers.admin_key is None:
+    asked = (callers.keys, callers.jwt, callers.admin_key, callers.anonymous_concurrent)
+    if all(one is None for one in asked):
         return None
     keyring = None
     if callers.keys is not None:
@@ -37,6 +38,7 @@ def make_door(config: Config, accounts: Accounts | None) -> Door | None:
         tokens=None if callers.jwt is None else _by_token(callers.jwt),
         admin_key=callers.admin_key,
         allow_anonymous=callers.allow_anonymous,
+        anonymous_concurrent=callers.anonymous_concurrent,
     )
 
 

@@ -102,6 +102,7 @@ async def _serve(
     plans = plan_deployments(config, screen.progress)
     system = System(*plans, points=points, accounts=accounts)
     reloader = Reloader(config, reread, system, accounts, screen.progress)
+    repeats = make_repeats(config, system.router.submit, system.router.enter_repeat)
     gateway = Gateway(
         system,
         max_body=config.server.max_body,
@@ -112,7 +113,7 @@ async def _serve(
         explained=EXPLAINED[config.server.explain],
         resume_memory=config.server.resume_memory,
         door=door,
-        repeats=make_repeats(config, system.router.submit, system.router.enter_repeat),
+        repeats=repeats,
         ledger=config.ledger.path if config.ledger else None,
         reload=reloader.reload,
     )
@@ -159,6 +160,8 @@ async def _serve(
         await company.aclose()
         listener.close()
         await serving
+        if repeats is not None:
+            await repeats.aclose()
         for number in (*STOP_SIGNALS, SIGNAL):
             loop.remove_signal_handler(number)
     screen.line("stopped")

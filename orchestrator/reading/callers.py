@@ -63,3 +63,5 @@ class Callers(Section):
     """Opens /metrics and /admin, as keys made with --admin do."""
     allow_anonymous: bool = False
     """Whether requests without a key are served, also to other machines."""
+    anonymous_concurrent: Annotated[int, Field(gt=0)] | None = None
+    """Requests without a key that may run at once, all together; null leaves it to the queues."""

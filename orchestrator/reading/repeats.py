@@ -14,7 +14,9 @@ class Idempotency(Section):
     window: Annotated[float, seconds(0.0)] = 600.0
     """How long an answer is kept under its key; 0s heeds no keys."""
     max_bytes: Annotated[int, size(2**16, 2**36)] = 16 * 2**20
-    """Memory for all such answers; the least used ones go first."""
+    """Memory for all such answers, and as much of the file; the least used or oldest go first."""
+    path: Annotated[Path, place_of_a_file()] | None = None
+    """SQLite file for answers that outlive the process; null keeps them in memory alone."""
 
 
 class Cache(Section):

@@ -1,4 +1,8 @@
-"""The gateway as other people's clients see it; `make clients` installs them and runs this."""
+"""The gateway as other people's clients see it; `make clients` installs them and runs this.
+
+They are 90 packages that want versions of their own, and take a minute of work to install beside
+half a gigabyte of network, so the ordinary suite skips them: it asks through the official clients.
+"""
 
 import asyncio
 import json
@@ -22,7 +26,9 @@ USAGE = Usage(prompt_tokens=3, completion_tokens=2)
 pytestmark = [
     pytest.mark.live,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not PYTHON.exists(), reason="make clients installs them"),
+    pytest.mark.skipif(
+        not PYTHON.exists(), reason="their 90 packages take minutes to install; make clients does"
+    ),
 ]
 
 

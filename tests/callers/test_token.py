@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 from jwt.algorithms import RSAAlgorithm
 
 from orchestrator.callers.door import Door
-from orchestrator.callers.token import TokenCheck, TokenSettings, _Shares
+from orchestrator.callers.token import STALE_AFTER, TokenCheck, TokenSettings, _Shares
 from orchestrator.errors import AuthenticationError
 from orchestrator.request import Priority
 from tests.fakes.scripted import DONE
@@ -235,3 +235,136 @@ def test_what_is_counted_of_callers_with_tokens_is_bounded(monkeypatch: pytest.M
     shares.of("eve")
     assert shares.of("ann") is ann
     assert len(shares._known) == 2
+
+
+class Flaky:
+    """What a JWKS is read from: fails so often, then gives the keys, and counts."""
+
+    def __init__(self, failures: int, content: str) -> None:
+        self.failures = failures
+        self.content = content
+        self.asked = 0
+
+    def __call__(self, _: str) -> bytes:
+        self.asked += 1
+        if self.failures > 0:
+            self.failures -= 1
+            raise OSError("it is away")
+        return self.content.encode()
+
+
+class Later:
+    """The running loop's clock, put forward."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop, self.by = asyncio.get_running_loop(), 0.0
+        time_of = loop.time
+        monkeypatch.setattr(loop, "time", lambda: time_of() + self.by)
+
+
+def age(check: TokenCheck) -> None:
+    """Puts what was fetched back in time."""
+    check._stale_from -= STALE_AFTER
+    check._fetch_from -= STALE_AFTER
+
+
+async def test_a_first_fetch_that_fails_is_tried_again_within_a_second(
+    signer: RSAPrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Flaky(2, jwks_of(signer))
+    monkeypatch.setattr("orchestrator.callers.token._content_of", source)
+    check, later = TokenCheck(token_settings("https://x/")), Later(monkeypatch)
+    outcomes: list[bool] = []
+
+    async with asyncio.timeout(5):
+        for seconds in (0, 0.5, 0.6, 1, 1.1):
+            later.by += seconds
+            try:
+                await check.find(token(signer))
+                outcomes.append(True)
+            except AuthenticationError:
+                outcomes.append(False)
+
+    assert outcomes == [False, False, False, False, True]
+    assert source.asked == 3
+
+
+async def test_keys_that_are_old_go_on_being_used_while_they_are_fetched_and_if_that_fails(
+    signer: RSAPrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Flaky(0, jwks_of(signer))
+    monkeypatch.setattr("orchestrator.callers.token._content_of", source)
+    check = TokenCheck(token_settings("https://x/"))
+
+    async with asyncio.timeout(5):
+        await check.find(token(signer))
+        source.failures = 1
+        age(check)
+        await check.find(token(signer))
+        assert check._refreshing is not None
+        await check._refreshing
+        assert (await check.find(token(signer))).name == "ann"
+
+    assert source.asked == 2
+
+
+async def test_a_key_that_was_withdrawn_is_no_longer_believed_once_the_set_is_old(
+    signer: RSAPrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Flaky(0, jwks_of(signer))
+    monkeypatch.setattr("orchestrator.callers.token._content_of", source)
+    check = TokenCheck(token_settings("https://x/"))
+
+    async with asyncio.timeout(5):
+        await check.find(token(signer))
+        source.content = jwks_of(signer).replace('"k1"', '"k9"')
+        age(check)
+        await check.find(token(signer))
+        assert check._refreshing is not None
+        await check._refreshing
+        with pytest.raises(AuthenticationError):
+            await check.find(token(signer))
+
+
+async def test_a_callers_minute_is_one_over_all_its_tokens_and_paths(
+    tmp_path: Path, signer: RSAPrivateKey
+) -> None:
+    door = token_door(tmp_path, signer, requests_per_minute=6, tokens_per_minute=100_000)
+    stage = plays("a", DONE)
+    keys = [token(signer, models="m", jti=str(number)) for number in range(3)]
+    anthropic = body() | {"max_tokens": 5}
+    async with asyncio.timeout(10), serving({"m": stage}, door=door) as served:
+        answers = [
+            await served.client.post(path, json=asked, headers=bearer(key))
+            for key in keys
+            for path, asked in ((CHAT, body()), ("/v1/messages", anthropic))
+        ]
+        bobs = bearer(token(signer, models="m", sub="bob"))
+        other = await served.client.post(CHAT, json=body(), headers=bobs)
+
+    limited = [answer for answer in answers if answer.status_code == 429]
+    assert {answer.status_code for answer in answers} == {200, 429}
+    assert len(stage.calls) == len(answers) - len(limited) + 1
+    assert all(0 < int(answer.headers["retry-after"]) <= 60 for answer in limited)
+    assert other.status_code == 200
+
+
+async def test_a_callers_tokens_of_the_minute_run_out_for_it_alone(
+    tmp_path: Path, signer: RSAPrivateKey
+) -> None:
+    door = token_door(tmp_path, signer, tokens_per_minute=1000)
+    anns, bobs = (token(signer, models="m", sub=name) for name in ("ann", "bob"))
+    async with asyncio.timeout(10), serving({"m": plays("a", DONE)}, door=door) as served:
+
+        async def ask(key: str, most: int) -> int:
+            asked = body(max_tokens=most)
+            return (await served.client.post(CHAT, json=asked, headers=bearer(key))).status_code
+
+        statuses = [
+            await ask(anns, 2000),  # more than any minute has
+            await ask(bobs, 900),
+        ]
+        held = [await ask(anns, 990) for _ in range(2)]
+
+    assert statuses == [413, 200]
+    assert held[0] == 200

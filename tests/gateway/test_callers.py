@@ -13,7 +13,7 @@ from orchestrator.callers.making import NewKey, create_key
 from orchestrator.reading.references import Secret
 from orchestrator.request import Priority
 from tests.fakes.scripted import DONE
-from tests.gateway.serving import CHAT, body, plays, serving
+from tests.gateway.serving import CHAT, body, plays, serving, until
 
 MESSAGES = "/v1/messages"
 
@@ -264,3 +264,26 @@ async def test_an_administrator_makes_and_revokes_keys(tmp_path: Path) -> None:
     assert (refused.status_code, bad.status_code, unknown.status_code) == (401, 400, 400)
     assert (endless.status_code, endless.json()["error"]["param"]) == (400, "expires_in_days")
     assert (usage.status_code, usage.json()["error"]["code"]) == (400, "invalid_request")
+
+
+async def test_requests_without_a_key_have_a_bound_of_their_own_where_no_keys_are_configured() -> (
+    None
+):
+    gate, door = asyncio.Event(), Door(anonymous_concurrent=1)
+    stage = plays("a", gate, DONE)
+    priorities: list[Priority] = []
+    stage.inspect = lambda request: priorities.append(request.priority)
+
+    async with asyncio.timeout(5), serving({"m": stage}, door=door) as served:
+        first = asyncio.create_task(served.ask())
+        await until(lambda: stage.running == 1)
+        refused = await served.ask()
+        gate.set()
+        answered = await first
+        after = await served.ask(priority="high")
+
+    assert not door.asks
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert "without a key" in refused.json()["error"]["message"]
+    assert (answered.status_code, after.status_code) == (200, 200)
+    assert priorities == [Priority.NORMAL, Priority.HIGH]

@@ -2,10 +2,11 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 from orchestrator.config import Config
 from orchestrator.gateway.repeats.memory import Memory
-from orchestrator.gateway.repeats.repeats import Cache, Enter, Repeats, Submit
+from orchestrator.gateway.repeats.repeats import Cache, Enter, Kept, Repeats, Submit
 from orchestrator.gateway.repeats.store import AnswerStore
 
 SHARE_OF_ONE = 8
@@ -26,23 +27,24 @@ def make_repeats(config: Config, submit: Submit, enter: Enter) -> Repeats | None
         return None
     cache = None
     if section is not None:
-        store = None
-        if section.path is not None:
-            store = AnswerStore(
-                section.path,
-                most=section.max_bytes,
-                ttl=section.ttl,
-                clock=time.time,  # noqa: TID251 - what is kept in a file is as old as the calendar says
-            )
         cache = Cache(
             memory=Memory(most=section.max_bytes, ttl=section.ttl, clock=clock),
-            store=store,
+            store=_store(section.path, section.max_bytes, section.ttl),
             every=section.requests == "all",
             most=section.max_bytes // SHARE_OF_ONE,
         )
     kept = None
     if window.window:
-        kept = Memory(most=window.max_bytes, ttl=window.window, clock=clock)
-    return Repeats(
-        submit, enter=enter, kept=kept, most=window.max_bytes // SHARE_OF_ONE, cache=cache
-    )
+        kept = Kept(
+            memory=Memory(most=window.max_bytes, ttl=window.window, clock=clock),
+            store=_store(window.path, window.max_bytes, window.window),
+            most=window.max_bytes // SHARE_OF_ONE,
+        )
+    return Repeats(submit, enter=enter, kept=kept, cache=cache)
+
+
+def _store(path: Path | None, most: int, ttl: float) -> AnswerStore | None:
+    if path is None:
+        return None
+    # what is kept in a file is as old as the calendar says
+    return AnswerStore(path, most=most, ttl=ttl, clock=time.time)  # noqa: TID251 - see above

@@ -60,6 +60,11 @@ class Production:
         # the request's channel gets an ending in any case, and with it this task
         self._task = asyncio.get_running_loop().create_task(self._record(on_end))
 
+    async def over(self) -> None:
+        """Waits until it has ended and whoever was called back has done its part."""
+        if self._task is not None:
+            await self._task
+
     def join(self, asked: PriorityRequest) -> None:
         """Gives another request all that was said, and what will be, within its own time."""
         self.attach(asked.channel)

@@ -33,6 +33,7 @@ from orchestrator.request import PriorityRequest
 
 KEY_HEADER = "idempotency-key"
 MAX_KEY = 255
+DIGEST_BYTES = hashlib.sha256().digest_size
 
 Submit = Callable[[PriorityRequest], None]
 Enter = Callable[[PriorityRequest], None]
@@ -56,6 +57,29 @@ class Cache:
     """Bytes of one answer."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Where answers under Idempotency-Keys are kept."""
+
+    memory: Memory
+    store: AnswerStore | None = None
+    """Asked where the memory has none, as after a restart."""
+    most: int
+    """Bytes of one answer."""
+
+    async def find(self, place: bytes) -> bytes | None:
+        """Finds an answer in the file, of which the memory has none."""
+        if self.store is None:
+            return None
+        return await self.store.get(place, lambda content: is_answer(content[DIGEST_BYTES:]))
+
+    def put(self, place: bytes, content: bytes) -> None:
+        """Keeps an answer."""
+        self.memory.put(place, content)
+        if self.store is not None:
+            self.store.put_later(place, content)
+
+
 @dataclass(slots=True, eq=False)
 class _Keyed:
     """What is known under an Idempotency-Key; `production` is None once it has ended."""
@@ -71,7 +95,6 @@ class Repeats:
         submit: Sends a request on its way.
         enter: Enters those that are not sent.
         kept: Answers under Idempotency-Keys; None if nobody wants them.
-        most: Bytes of one answer under such a key.
         cache: The response cache; None if there is none.
     """
 
@@ -80,17 +103,25 @@ class Repeats:
         submit: Submit,
         *,
         enter: Enter = enter_nothing,
-        kept: Memory | None,
-        most: int,
+        kept: Kept | None,
         cache: Cache | None,
     ) -> None:
         self._submit = submit
         self._enter = enter
         self._kept = kept
-        self._most = most
         self._cache = cache
         self._running: dict[bytes, _Keyed] = {}
         self._made: dict[bytes, Production] = {}
+
+    async def aclose(self) -> None:
+        """Waits until all that was made is kept; called once every request has its ending."""
+        keyed = [known.production for known in self._running.values()]
+        for production in [*keyed, *self._made.values()]:
+            if production is not None:
+                await production.over()
+        for keeper in (self._kept, self._cache):
+            if keeper is not None and keeper.store is not None:
+                await keeper.store.settled()
 
     def widen(self, visit: Visit, call: Call) -> bool:
         """Tells whether `send` is for that call; then its reader may be given all at once."""
@@ -122,7 +153,7 @@ class Repeats:
             raise
 
     async def _send_keyed(
-        self, kept: Memory, key: str, visit: Visit, call: Call, asked: Asked
+        self, kept: Kept, key: str, visit: Visit, call: Call, asked: Asked
     ) -> None:
         if not 0 < len(key) <= MAX_KEY or not key.isprintable():
             raise InvalidRequestError(
@@ -132,8 +163,17 @@ class Repeats:
         place = _digest(call.request.caller, visit.path, key)
         fingerprint = await fingerprint_of(asked.body)
         running = self._running.get(place)
-        content = kept.get(place) if running is None else None
-        known = running.fingerprint if running else content[: len(fingerprint)] if content else None
+        content = kept.memory.get(place) if running is None else None
+        if running is None and content is None and kept.store is not None:
+            content = await kept.find(place)
+            running = self._running.get(place)  # it may have begun meanwhile, or even ended
+            if running is not None:
+                content = None
+            elif content is None:
+                content = kept.memory.get(place)
+            else:
+                kept.memory.put(place, content)
+        known = running.fingerprint if running else content[:DIGEST_BYTES] if content else None
         if known is not None and known != fingerprint:
             raise IdempotencyConflictError(
                 "this Idempotency-Key was used for another request", param=KEY_HEADER
@@ -142,7 +182,7 @@ class Repeats:
             visit.say("idempotent-replayed", "true")
             metrics.REPEATS.labels("idempotency", "hit").inc()
             self._enter(call.request)
-            _tell(call.request.channel, unpacked(content[len(fingerprint) :]))
+            _tell(call.request.channel, unpacked(content[DIGEST_BYTES:]))
             return
         if running is not None and running.production and running.production.joinable:
             visit.say("idempotent-replayed", "true")
@@ -157,7 +197,7 @@ class Repeats:
                 param=KEY_HEADER,
             )
         metrics.REPEATS.labels("idempotency", "miss").inc()
-        production = Production(call.request, goes_on=True, most=self._most)
+        production = Production(call.request, goes_on=True, most=kept.most)
         self._running[place] = _Keyed(fingerprint, production)
         call.request.made_on = production.request.channel
 
@@ -173,7 +213,9 @@ class Repeats:
         content = cache.memory.get(place)
         if content is None and cache.store is not None and place not in self._made:
             content = await cache.store.get(place, is_answer)
-            if content is not None:
+            if content is None:
+                content = cache.memory.get(place)  # it may have been made meanwhile
+            else:
                 cache.memory.put(place, content)
         if content is not None:
             self._hit(visit, "hit")

@@ -15,7 +15,7 @@ from orchestrator.callers.keyring import Keyring
 from orchestrator.callers.making import NewKey, create_key
 from orchestrator.errors import UpstreamServerError
 from orchestrator.gateway.repeats.memory import Memory
-from orchestrator.gateway.repeats.repeats import Cache, Enter, Repeats, Submit, enter_nothing
+from orchestrator.gateway.repeats.repeats import Cache, Enter, Kept, Repeats, Submit, enter_nothing
 from orchestrator.gateway.repeats.store import AnswerStore
 from orchestrator.policies.retry import RetrySettings
 from tests.fakes.scripted import DONE, Line, Stage
@@ -30,14 +30,19 @@ def keeping(
     every: bool = False,
     most: int = MOST,
     store: AnswerStore | None = None,
+    file: AnswerStore | None = None,
+    made: list[Repeats] | None = None,
     enter: Enter = enter_nothing,
 ) -> Callable[[Submit], Repeats]:
     def make(submit: Submit) -> Repeats:
         clock = asyncio.get_running_loop().time
         memory = Memory(most=MOST, ttl=60, clock=clock)
         cache = Cache(memory=memory, store=store, every=every, most=most) if cached else None
-        kept = Memory(most=MOST, ttl=60, clock=clock)
-        return Repeats(submit, enter=enter, kept=kept, most=most, cache=cache)
+        kept = Kept(memory=Memory(most=MOST, ttl=60, clock=clock), store=file, most=most)
+        repeats = Repeats(submit, enter=enter, kept=kept, cache=cache)
+        if made is not None:
+            made.append(repeats)
+        return repeats
 
     return make
 
@@ -372,3 +377,56 @@ async def test_what_another_version_has_kept_is_asked_for_anew(tmp_path: Path) -
                     file.execute("UPDATE answers SET content = x'93c0'")
 
     assert told == [(200, "miss"), (200, "miss"), (200, "hit")]
+
+
+def a_file(path: Path) -> AnswerStore:
+    return AnswerStore(path, most=MOST, ttl=60, clock=lambda: 0.0)
+
+
+async def test_an_answer_under_a_key_outlives_a_restart_if_there_is_a_file(tmp_path: Path) -> None:
+    path, stage, responses = tmp_path / "keys.db", numbered(), list[httpx.Response]()
+    async with asyncio.timeout(10):
+        for words in ("hi", "hi", "ho"):
+            made: list[Repeats] = []
+            asked = {"messages": [{"role": "user", "content": words}]}
+            repeats = keeping(file=a_file(path), made=made)
+            async with serving({"m": stage}, repeats=repeats) as served:
+                responses.append(await keyed(served, "k", **asked))
+            await made[0].aclose()
+
+    assert [text(response) for response in responses[:2]] == ["answer 0 end"] * 2
+    assert responses[1].headers["idempotent-replayed"] == "true"
+    assert responses[2].status_code == 422
+    assert len(stage.calls) == 1
+
+
+async def test_repeats_that_come_together_after_a_restart_are_one_request(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    stage = numbered(gate=gate)
+    repeats = keeping(file=a_file(tmp_path / "keys.db"))
+    async with asyncio.timeout(5), serving({"m": stage}, repeats=repeats) as served:
+        asking = [asyncio.create_task(keyed(served, "k")) for _ in range(5)]
+        await until(lambda: stage.running == 1)
+        gate.set()
+        responses = await asyncio.gather(*asking)
+
+    assert {text(response) for response in responses} == {"answer 0 end"}
+    assert len(stage.calls) == 1
+
+
+async def test_what_was_answered_last_is_kept_before_the_gateway_has_stopped(
+    tmp_path: Path,
+) -> None:
+    made: list[Repeats] = []
+    path, gate = tmp_path / "cache.db", asyncio.Event()
+    repeats = keeping(cached=True, store=a_file(path), made=made)
+    async with asyncio.timeout(5):
+        async with serving({"m": numbered(gate=gate)}, repeats=repeats) as served:
+            asking = asyncio.create_task(served.ask(temperature=0))
+            await until(lambda: made[0]._made != {})
+            gate.set()
+            await asking
+        await made[0].aclose()
+
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        assert file.execute("SELECT count(*) FROM answers").fetchone() == (1,)
