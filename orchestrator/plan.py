@@ -329,6 +329,7 @@ def _factory(
                     serves=tuple(map(Work, runner.serves)),
                     renamed=preset.renamed,
                     unsupported=preset.unsupported,
+                    left_out=preset.left_out,
                     stream_options=preset.stream_options,
                     **_common(name, runner, key),
                 )

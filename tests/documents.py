@@ -1,4 +1,4 @@
-"""What repeats the code: ARCHITECTURE.md's tables and the configuration's schema.
+"""What repeats the code: the documents' tables and the configuration's schema.
 
 `python -m tests.documents` writes them.
 """
@@ -12,9 +12,11 @@ from prometheus_client import Metric
 
 from orchestrator import errors, metrics
 from orchestrator.config import schema
+from tests.providers import provider_table
 
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+PROVIDERS = ROOT / "docs" / "providers.md"
 SCHEMA = ROOT / "config" / "gateway.schema.json"
 
 
@@ -40,10 +42,13 @@ def metric_table() -> str:
 
 
 def with_tables(text: str) -> str:
-    for name, table in (("errors", error_table()), ("metrics", metric_table())):
+    tables = {"errors": error_table, "metrics": metric_table, "providers": provider_table}
+    for name, table in tables.items():
+        if f"<!-- {name}:" not in text:
+            continue
         text = re.sub(
             rf"(<!-- {name}:[^\n]*-->\n).*?(<!-- end -->)",
-            lambda match, table=table: f"{match[1]}\n{table}\n\n{match[2]}",
+            lambda match, table=table: f"{match[1]}\n{table()}\n\n{match[2]}",
             text,
             count=1,
             flags=re.DOTALL,
@@ -53,4 +58,5 @@ def with_tables(text: str) -> str:
 
 if __name__ == "__main__":
     ARCHITECTURE.write_text(with_tables(ARCHITECTURE.read_text("utf-8")), "utf-8")
+    PROVIDERS.write_text(with_tables(PROVIDERS.read_text("utf-8")), "utf-8")
     SCHEMA.write_text(json.dumps(schema(), indent=2) + "\n", "utf-8")

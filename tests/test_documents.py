@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from orchestrator.cli import app
 from orchestrator.config import load, schema
-from tests.documents import ARCHITECTURE, ROOT, with_tables
+from tests.documents import ARCHITECTURE, PROVIDERS, ROOT, with_tables
 
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/providers.md"]
 
 
 def text_of(name: str) -> str:
@@ -26,8 +26,9 @@ def names_of_tests() -> set[str]:
     }
 
 
-def test_the_tables_of_the_architecture_equal_the_code() -> None:
-    text = ARCHITECTURE.read_text("utf-8")
+@pytest.mark.parametrize("path", [ARCHITECTURE, PROVIDERS], ids=lambda path: path.name)
+def test_the_tables_of_the_documents_equal_the_code(path: Path) -> None:
+    text = path.read_text("utf-8")
 
     assert with_tables(text) == text, "run `python -m tests.documents`"
 

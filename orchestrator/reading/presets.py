@@ -21,6 +21,8 @@ class Preset:
     """Its own names of OpenAI's fields."""
     unsupported: tuple[str, ...] = ()
     """OpenAI's fields that it refuses."""
+    left_out: tuple[str, ...] = ()
+    """OpenAI's fields that it refuses and that have no bearing on the answer."""
     stream_options: bool = True
     """Whether it takes them; one that doesn't tells the usage unasked."""
 
@@ -47,7 +49,15 @@ PRESETS: Mapping[str, Preset] = {
         base_url="https://api.mistral.ai/v1",
         key_variable="MISTRAL_API_KEY",
         renamed={"seed": "random_seed"},
-        unsupported=("logit_bias", "logprobs", "top_logprobs"),
+        unsupported=("logit_bias",),
+        left_out=(
+            "prompt_cache_key",
+            "prompt_cache_options",
+            "prompt_cache_retention",
+            "safety_identifier",
+            "store",
+            "user",
+        ),
         stream_options=False,
     ),
     "openrouter": Preset(

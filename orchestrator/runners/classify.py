@@ -83,7 +83,7 @@ VAGUE_CODES: Mapping[str, type[OrchestratorError]] = {
     for error, names in {
         InvalidRequestError: (
             "invalid_request_error invalid_request BadRequestError bad_request invalid_prompt"
-            " INVALID_ARGUMENT FAILED_PRECONDITION invalid_value unsupported_value"
+            " validation INVALID_ARGUMENT FAILED_PRECONDITION invalid_value unsupported_value"
         ),
         UpstreamServerError: (
             "server_error internal_error internal_server_error InternalServerError api_error"
@@ -106,8 +106,10 @@ STATUSES: Mapping[int, type[OrchestratorError]] = {
     409: UpstreamConflictError,
     410: UpstreamNotFoundError,
     413: RequestTooLargeError,
+    424: UpstreamServerError,  # TGI: the generation failed
     425: UpstreamConflictError,
     429: UpstreamRateLimitedError,
+    498: UpstreamOverloadedError,  # Groq: no room in the flex tier
     503: UpstreamOverloadedError,
     504: UpstreamTimeoutError,
     522: UpstreamTimeoutError,
@@ -116,7 +118,13 @@ STATUSES: Mapping[int, type[OrchestratorError]] = {
 }
 
 # vLLM and its kin say so in words only: "This model's maximum context length is 4096 tokens..."
-CONTEXT_TEXT = re.compile(r"maximum context length|context (?:length|window|size)", re.IGNORECASE)
+CONTEXT_TEXT = re.compile(
+    r"context (?:length|window|size)|maximum model length|max_model_len"
+    r"|`inputs` (?:tokens \+|must have less)",  # TGI, and Together before it
+    re.IGNORECASE,
+)
+# One request that is larger than a minute's tokens: no pause helps (OpenAI, and Groq with 413).
+REQUEST_TOO_LARGE_TEXT = re.compile("^Request too large for")
 
 MAX_SEARCHED_TEXT = 4096
 MAX_HINT = 1e9
@@ -147,6 +155,9 @@ SECRETS = re.compile(
     r"|(?<=api[ _-]key[=:])[ ]?[^\s\"',]+",
     re.IGNORECASE,
 )
+
+
+NAME = re.compile(r"[A-Za-z_]{1,64}")
 
 
 class _Refusal(msgspec.Struct):
@@ -199,13 +210,15 @@ def classify(
     error = (
         _by_code(refusal, own.codes) or _by_code(refusal, CODES) or _by_status(status, refusal.text)
     )
+    if error is UpstreamRateLimitedError and REQUEST_TOO_LARGE_TEXT.search(refusal.text):
+        error = RequestTooLargeError
     asked = retry_after(headers)
     return _by_text(error, refusal, own)(
         f"{provider} answered {status}{_tail(text, refusal)}",
-        param=refusal.param,
+        param=_short(refusal.param, secret),
         retry_after=refusal.retry_after if asked is None else asked,
         upstream_status=status,
-        upstream_code=refusal.name,
+        upstream_code=_short(refusal.name, secret),
     )
 
 
@@ -236,10 +249,10 @@ def classify_event(
     text = shorten(refusal.text, secret)
     return _by_text(error, refusal, own)(
         f"{provider} sent an error within the stream{_tail(text, refusal)}",
-        param=refusal.param,
+        param=_short(refusal.param, secret),
         retry_after=refusal.retry_after,
         upstream_status=status,
-        upstream_code=refusal.name,
+        upstream_code=_short(refusal.name, secret),
     )
 
 
@@ -249,6 +262,13 @@ def shorten(text: str, secret: str | None = None) -> str:
         text = text.replace(secret, "***")
     text = SECRETS.sub("***", " ".join(text[:MAX_SEARCHED_TEXT].split()))
     return text if len(text) <= MAX_UPSTREAM_TEXT else text[: MAX_UPSTREAM_TEXT - 3] + "..."
+
+
+def _short(name: str | None, secret: str | None) -> str | None:
+    """A code or a path is as foreign as a text, but for `key_limit_exceeded`, which is no key."""
+    if name is None or (name != secret and NAME.fullmatch(name)):
+        return name
+    return shorten(name, secret)
 
 
 def utc_now() -> float:
@@ -347,11 +367,14 @@ def _read(payload: object) -> _Refusal:
     outer = cast("dict[str, object]", first)
     error = outer.get("error")
     if isinstance(error, str):
-        return _Refusal(text=error, code=_name(outer.get("code")), kind=_name(outer.get("type")))
+        kind = _name(outer.get("type")) or _name(outer.get("error_type"))  # the latter is TGI's
+        return _Refusal(text=error, code=_name(outer.get("code")), kind=kind)
     body = cast("dict[str, object]", error) if isinstance(error, dict) else outer
     inner = body.get("innererror")
     used, room = body.get("n_prompt_tokens"), body.get("n_ctx")  # llama.cpp's server
     reasons, seconds = _details(body.get("details"))
+    if "flagged_input" in _object(body.get("metadata")):  # OpenRouter's moderation, with status 403
+        reasons = (*reasons, "content_filter")
     return _Refusal(
         text=_text(body.get("message") or body.get("detail") or cast("object", body)),
         code=_name(body.get("code")) or _name(body.get("status")),

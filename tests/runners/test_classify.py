@@ -43,9 +43,11 @@ def refused(http_status: int, **error: object):
         (409, UpstreamConflictError),
         (413, RequestTooLargeError),
         (415, InvalidRequestError),
+        (424, UpstreamServerError),
         (422, InvalidRequestError),
         (425, UpstreamConflictError),
         (429, UpstreamRateLimitedError),
+        (498, UpstreamOverloadedError),
         (500, UpstreamServerError),
         (502, UpstreamServerError),
         (503, UpstreamOverloadedError),
@@ -88,6 +90,18 @@ def test_a_body_that_says_nothing_leaves_the_status_to_decide(
         (500, {"type": "invalid_request_error"}, UpstreamServerError),
         (503, {"type": "rate_limit_error"}, UpstreamRateLimitedError),
         (400, {"code": 429, "status": "RESOURCE_EXHAUSTED"}, UpstreamRateLimitedError),
+        (403, {"code": 403, "metadata": {"flagged_input": "x"}}, ContentFilteredError),
+        (403, {"code": 403, "metadata": {"raw": "x"}}, UpstreamPermissionError),
+        (
+            413,
+            {"message": "Request too large for model `m`", "code": "rate_limit_exceeded"},
+            RequestTooLargeError,
+        ),
+        (
+            429,
+            {"message": "Request too large for m on tokens per min", "code": "rate_limit_exceeded"},
+            RequestTooLargeError,
+        ),
     ],
 )
 def test_a_providers_own_code_goes_before_the_status(
@@ -101,6 +115,9 @@ def test_a_providers_own_code_goes_before_the_status(
     [
         "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
         "Requested tokens exceed context window of 512",
+        "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000",
+        "Input validation error: `inputs` must have less than 4096 tokens. Given: 5000",
     ],
 )
 def test_a_context_that_is_too_long_is_known_by_its_words_and_keeps_its_numbers(message: str):
@@ -176,6 +193,29 @@ def test_no_secret_stays_in_an_error(secret: str):
     assert secret.removeprefix("Bearer ").removeprefix("api_key=") not in str(found)
     assert "***" in str(found)
     assert "is wrong" in str(found)
+
+
+def test_a_server_that_tells_its_errors_flat_is_understood_as_well():
+    for kind, error in (
+        ("overloaded", UpstreamOverloadedError),
+        ("validation", InvalidRequestError),
+        ("generation", UpstreamServerError),
+    ):
+        assert type(classify_event({"error": "why", "error_type": kind}, "acme")) is error
+    body = b'{"error": "Model is overloaded", "error_type": "overloaded"}'
+    assert type(classify(429, {}, body, "acme")) is UpstreamOverloadedError
+
+
+def test_a_code_or_a_path_is_cut_and_masked_like_a_text():
+    found = refused(401, code="the-key-k1 " * 100, param="k1", message="no")
+
+    masked = classify(401, {}, b'{"error":{"code":"is k1","param":"k1"}}', "acme", secret="k1")
+
+    kept = refused(403, code="key_limit_exceeded", message="no")
+
+    assert kept.upstream_code == "key_limit_exceeded"
+    assert len(found.upstream_code or "") == 200
+    assert (masked.upstream_code, masked.param) == ("is ***", "***")
 
 
 def test_a_text_is_cut_to_two_hundred_characters_on_one_line():

@@ -147,7 +147,7 @@ class Answer:
         """Returns the error of a finish reason that says that the answer is not complete."""
         return error(
             f"{self._provider} broke off after {self.tokens} tokens: {shorten(reason)}",
-            upstream_code=reason,
+            upstream_code=shorten(reason),
         )
 
     def failure(self, data: bytes) -> OrchestratorError:

@@ -34,6 +34,7 @@ from orchestrator.runners.remote.answer import Answer, counted
 from orchestrator.runners.remote.large_outline import Shape
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.tool_calls import ToolCallNumbers
+from orchestrator.runners.remote.translation import object_in
 
 DONE = b"[DONE]"
 SHORTEST_CHUNK = len(b'{"choices":[]}')
@@ -97,7 +98,8 @@ class _Choice(msgspec.Struct, gc=False):
     matched_stop: object = None
     """The same in SGLang's words."""
     index: int | None = 0
-    logprobs: dict[str, object] | None = None
+    logprobs: object = None
+    """An object, or a number of Together's."""
     usage: object = None
 
 
@@ -226,7 +228,7 @@ class ChatDecoder(Answer):
             return self._take_fields(None, {}, choice.logprobs) if choice.logprobs else None
         content = delta.pop("content", None)
         delta.pop("role", None)
-        if delta or choice.logprobs or not isinstance(content, str):
+        if delta or choice.logprobs is not None or not isinstance(content, str):
             return self._take_fields(content, delta, choice.logprobs)
         if not content:
             return None
@@ -234,7 +236,7 @@ class ChatDecoder(Answer):
         return TokenChunk(content)
 
     def _take_fields(
-        self, content: object, delta: dict[str, object], logprobs: dict[str, object] | None
+        self, content: object, delta: dict[str, object], logprobs: object
     ) -> TokenChunk | None:
         if isinstance(content, list):
             content, delta["content"] = _parts(cast("list[object]", content))
@@ -247,7 +249,7 @@ class ChatDecoder(Answer):
         tokens = 1
         if logprobs:
             fields["logprobs"] = logprobs
-            tokens = max(1, _length(logprobs.get("content")))
+            tokens = max(1, _length(object_in(logprobs).get("content")))
         if not text and not any(fields.values()):
             return None
         self.tokens += tokens

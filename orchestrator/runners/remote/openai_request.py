@@ -40,6 +40,8 @@ class OpenAISettings(RemoteSettings):
     """The provider's own names of fields."""
     unsupported: tuple[str, ...] = ()
     """Fields that the provider refuses or ignores."""
+    left_out: tuple[str, ...] = ()
+    """Fields that the provider refuses and that have no bearing on the answer."""
     serves: tuple[Work, ...] = (Work.CHAT,)
     """What the model can do."""
     stream_options: bool = True
@@ -102,7 +104,7 @@ def payload(settings: OpenAISettings, request: PriorityRequest) -> dict[str, obj
     }
     if request.sampling.n == 1:
         body.pop("n", None)
-    for name in settings.unsupported:
+    for name in (*settings.unsupported, *settings.left_out):
         body.pop(name, None)
     for name, theirs in settings.renamed.items():
         if name in body:

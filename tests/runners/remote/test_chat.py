@@ -64,6 +64,13 @@ def test_logprobs_of_a_choice_travel_in_the_fields_and_count_its_tokens():
     assert chunks == [TokenChunk("ab", 2, {"logprobs": logprobs})]
 
 
+def test_a_logprob_that_is_a_number_is_no_broken_answer():
+    # Together's: a number for the token, and nothing in place of the object
+    event = ServerSentEvent(b'{"choices":[{"delta":{"content":"a"},"logprobs":-0.5}]}')
+
+    assert ChatDecoder("acme").take(event) == TokenChunk("a", 1, {"logprobs": -0.5})
+
+
 @pytest.mark.parametrize(
     "event",
     [

@@ -223,7 +223,8 @@ def test_everything_of_a_chat_completion_and_beyond_goes_through_untouched():
 
 
 MISTRAL: dict[str, Any] = {
-    "renamed": {"seed": "random_seed"}, "unsupported": ("logprobs",), "stream_options": False,
+    "renamed": {"seed": "random_seed"}, "unsupported": ("logprobs",), "left_out": ("user",),
+    "stream_options": False,
 }  # fmt: skip
 
 
@@ -231,11 +232,11 @@ def test_a_provider_with_its_own_names_is_asked_by_them():
     body = body_of(
         MISTRAL,
         sampling=SamplingParams(seed=3),
-        extra={"stream_options": {"include_usage": True}, "logprobs": None},
+        extra={"stream_options": {"include_usage": True}, "logprobs": None, "user": "u"},
     )
 
     assert body["random_seed"] == 3
-    assert body.keys().isdisjoint({"seed", "stream_options", "logprobs"})
+    assert body.keys().isdisjoint({"seed", "stream_options", "logprobs", "user"})
 
 
 @pytest.mark.parametrize(("extra", "param"), [({"n": 2}, "n"), ({"logprobs": True}, "logprobs")])
