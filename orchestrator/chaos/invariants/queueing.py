@@ -262,7 +262,7 @@ def _less_urgent(
     taker = waiting[by]
     if shed.priority < taker.priority and shed.level(event.t - GRACE) < taker.priority:
         lower = [other for other in waiting.values() if other.priority < shed.priority]
-        if not lower or any(other.tried or other.level(event.t) > 0 for other in lower):
+        if not lower or any(other.tried or other.level(event.t + GRACE) > 0 for other in lower):
             return []
         text = f"was shed at {event.t} s although {lower[0].request} is less urgent"
         return [Violation("I24", shed.request, text)]

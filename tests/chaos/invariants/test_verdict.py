@@ -511,3 +511,12 @@ def test_simulated_time_that_passed_within_a_step_is_excused(name: str):
     text = f"0 run seed=1 grid=0.01\n{steps}{ALLOWED_BY_REAL_TIME[name]}"
 
     assert CHECKS[name](History(sketch(text))) == []
+
+
+def test_who_has_just_risen_a_class_is_not_less_urgent_whatever_rounding_makes_of_it():
+    text = "0 deployment slots=2 queue_capacity=2 aging=0.2\n"
+    text += "2.16 accept r1 priority=0 deadline=9 depth=1\n2.3 accept r2 priority=1 deadline=9\n"
+    text += "{at} shed r2 by=r3\n{at} accept r3 priority=3 deadline=9 depth=2"
+
+    assert CHECKS["I24"](History(sketch(text.format(at=2.36)))) == []
+    assert CHECKS["I24"](History(sketch(text.format(at=2.35)))) != []
