@@ -21,6 +21,7 @@ from orchestrator.points import Passage, Point, Points
 from orchestrator.policies.breaker import Breaker, Forced
 from orchestrator.policies.concurrency import Concurrency
 from orchestrator.policies.limits.limiter import STATE_LEVELS, RateLimiter
+from orchestrator.policies.limits.sharing import SharedKeys
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.retry import RetryBudget, RetryPolicy
 from orchestrator.request import PriorityRequest
@@ -60,10 +61,15 @@ class RunningDeployment:
         plan: What it is built from.
         next_epoch: Gives a number that no attempt had before; one source for the whole system.
         points: Told of the passages in it, if anybody looks on.
+        shared: The keys that it may have in common with other deployments.
     """
 
     def __init__(
-        self, plan: DeploymentPlan, next_epoch: Callable[[], int], points: Points | None = None
+        self,
+        plan: DeploymentPlan,
+        next_epoch: Callable[[], int],
+        points: Points | None = None,
+        shared: SharedKeys | None = None,
     ) -> None:
         self.plan = plan
         self.queue = PriorityQueue(
@@ -106,6 +112,10 @@ class RunningDeployment:
         self._sessions: dict[Credential, Ref] = {}
         self._wake = Wake()
         self._shown = False
+        self._shared = shared or SharedKeys()
+        self.gates.limiter.on_turn = self._take_turn
+        keys = [(key.account, key.limits) for key in plan.keys]
+        self._shared.join(self.gates.limiter, keys or [(plan.account, plan.limits)])
 
     def show(self) -> None:
         """Lets the gauges of its name tell of this deployment from now on."""
@@ -267,6 +277,7 @@ class RunningDeployment:
             kill(session)  # it may be waiting for a key that nobody wants any more
             await ended(session)
         await self.plan.factory.aclose()
+        self._shared.leave(self.gates.limiter)
         self.hide()
 
     def _start_session(self, credential: Credential) -> None:
@@ -288,6 +299,10 @@ class RunningDeployment:
 
     def _accepted(self) -> None:
         self.gates.retry.budget.accepted(asyncio.get_running_loop().time())
+        if self._engine is not None:
+            tell(self._engine, self._wake)
+
+    def _take_turn(self) -> None:
         if self._engine is not None:
             tell(self._engine, self._wake)
 

@@ -21,7 +21,7 @@ from orchestrator.config import Config
 from orchestrator.ledger.ledger import Ledger, LedgerSettings
 from orchestrator.policies.breaker import FailureRate
 from orchestrator.policies.budget import EACH, Budget, Budgets, Scope
-from orchestrator.policies.limits.settings import RateLimits
+from orchestrator.policies.limits.settings import Account, RateLimits
 from orchestrator.policies.pricing import Price, PriceTable
 from orchestrator.policies.queue import OnFull
 from orchestrator.policies.retry import RetrySettings
@@ -79,6 +79,8 @@ class KeyPlan:
     limits: RateLimits
     credential: Credential | None = None
     """What holds it, if it may change while the deployment runs."""
+    account: Account | None = None
+    """What its provider counts by; equal ones have their limits in common."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,8 @@ class DeploymentPlan:
     """The key of its slots, or the first of several, if it may change while they run."""
     keys: Sequence[KeyPlan] = ()
     """The keys, if there are several."""
+    account: Account | None = None
+    """Of the only key, as in `KeyPlan`."""
     prefill: bool = False
     """Whether its provider goes on with a message of the assistant that comes last."""
     context: int | None = None
@@ -243,6 +247,7 @@ def _plan(name: str, section: sections.Deployment, on_progress: OnProgress) -> D
         name=name,
         factory=_factory(name, section.runner, on_progress, keys[0] if keys else None),
         credential=credential,
+        account=keys[0].account if keys else None,
         context=section.context,
         prefill=section.prefill,
         keys=keys if len(keys) > 1 else (),
@@ -480,19 +485,19 @@ def _keys(section: sections.Deployment) -> list[KeyPlan]:
     for given in runner.keys:
         key = given.api_key if isinstance(given, KeyWithLimits) else given
         own = given.limits if isinstance(given, KeyWithLimits) else None
-        limits = _limits(own or section.limits, runner)
+        said = own or section.limits
+        account = Account(runner.base_url, runner.model, key) if said.shared else None
+        limits = _limits(said, runner)
         if isinstance(key, Fetched):
-            plans.append(_renewable(Credential(_key_source(key, partial(_proxy, runner))), limits))
+            credential = Credential(_key_source(key, partial(_proxy, runner)))
         elif key.path is not None:
-            plans.append(_renewable(Credential(file_source(key.path), key.reveal()), limits))
+            credential = Credential(file_source(key.path), key.reveal())
         else:
-            plans.append(KeyPlan(access=KeyAccess(key.reveal), limits=limits))
+            plans.append(KeyPlan(access=KeyAccess(key.reveal), limits=limits, account=account))
+            continue
+        access = KeyAccess(credential.read, credential.renew)
+        plans.append(KeyPlan(access=access, limits=limits, credential=credential, account=account))
     return plans
-
-
-def _renewable(credential: Credential, limits: RateLimits) -> KeyPlan:
-    access = KeyAccess(credential.read, credential.renew)
-    return KeyPlan(access=access, limits=limits, credential=credential)
 
 
 def _key_source(fetched: Fetched, proxy: Callable[[str], Proxy | None]) -> KeySource:

@@ -17,6 +17,7 @@ from orchestrator.deployment import DeploymentHealth, RunningDeployment
 from orchestrator.errors import LoopBlockedError, ReloadRefusedError
 from orchestrator.plan import DeploymentPlan, RoutePlan
 from orchestrator.points import Points
+from orchestrator.policies.limits.sharing import SharedKeys
 from orchestrator.routing.deployment import Deployment
 from orchestrator.routing.hedging import Hedging
 from orchestrator.routing.route import Route
@@ -53,6 +54,7 @@ class System:
         self._monitor: LoopMonitor | None = None
         self._points = points
         self._next_epoch = itertools.count(1).__next__
+        self._shared = SharedKeys()
         self.on_added: Callable[[RunningDeployment], None] = lambda _: None
         """Told of each deployment that a reload brings, before it starts."""
         self._deployments = {plan.name: self._build(plan) for plan in plans}
@@ -217,7 +219,7 @@ class System:
             deployment.poison("event loop", LoopBlockedError(seconds))
 
     def _build(self, plan: DeploymentPlan) -> RunningDeployment:
-        return RunningDeployment(plan, self._next_epoch, self._points)
+        return RunningDeployment(plan, self._next_epoch, self._points, self._shared)
 
     def _knowledge(self, before: Mapping[str, Deployment]) -> dict[str, Deployment]:
         """What routing knows of each deployment; what was learnt of one that stays is kept."""

@@ -133,21 +133,28 @@ class Engine(LoopActor):
         """
         if self._timer is not None:
             self._timer.cancel()
+        self._gates.limiter.withdraw()
         for slot in self._slots.values():
             if slot.permit is not None:
                 slot.permit.spend()
 
     def _dispatch(self) -> None:
+        waits = self._dispatch_all()
+        if not waits and self._gates.limiter.shares:
+            self._gates.limiter.withdraw()
+
+    def _dispatch_all(self) -> bool:
+        """Dispatches what can be; returns whether the first one waits for a permit."""
         loop = asyncio.get_running_loop()
         concurrency = self._gates.concurrency
         while self._idle:
             if concurrency is not None and not concurrency.allows(self._busy):
-                return  # the end of any of them dispatches again
+                return False  # the end of any of them dispatches again
             now = loop.time()
             ticket = self._queue.peek(now)
             if ticket is None:
                 self._wake_at(self._queue.next_time())
-                return
+                return False
             if (refusal := self._refusal(ticket, now)) is not None:
                 self._queue.pop(ticket)
                 # a gate that refuses the retry must not hide why there was one, nor may it be
@@ -159,10 +166,11 @@ class Engine(LoopActor):
             permit = limiter.reserve(prompt, answer, now)
             if permit is None:
                 self._wait(limiter.ready_at(prompt, answer, now), now)
-                return
+                return True
             self._queue.pop(ticket)
             self._queue.departed(now)
             self._assign(self._idle.popleft(), ticket, permit, now)
+        return False
 
     def _refusal(self, ticket: Ticket, now: float) -> OrchestratorError | None:
         """Why the request can't be served in time here, or None if it may be."""

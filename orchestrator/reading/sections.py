@@ -225,6 +225,9 @@ class Limits(Section):
     """Tokens of answers in any minute, where the provider counts them apart."""
     concurrency: Annotated[int, whole(1, 4096)] | None = None
     """Attempts that may run at the same time."""
+    shared: bool = True
+    """Whether deployments that send the same key to the same model have these limits in common, as
+    the provider has it; the lowest of each kind counts. false: each has its own part."""
     learn: bool = True
     """Whether a provider's own word counts too: what its headers say is left, and its 429, which
     slows the key down."""

@@ -230,7 +230,7 @@ def i13_provider_sees_what_is_permitted(history: History) -> list[Violation]:
         if "permits_per_second" not in settings.value:
             continue
         rate, burst = settings.number("permits_per_second"), settings.number("permits_burst")
-        key = (name, _key_of(event))
+        key = history.key_of(event)
         then, level = levels.get(key, (event.t, 0.0))
         level = max(0.0, level - rate * (event.t - then)) + 1.0
         levels[key] = (event.t, level)
@@ -252,15 +252,11 @@ def i13b_a_paused_key_rests(history: History) -> list[Violation]:
     pauses: dict[tuple[str, float], list[tuple[float, float]]] = {}
     for event in history.milestones:
         if event.kind is Kind.KEY_PAUSED:
-            place = pauses.setdefault((event.deployment, event.number("key")), [])
+            place = pauses.setdefault(history.key_of(event), [])
             place.append((event.t + PAUSE_LATENESS, event.t + event.number("seconds") - GRACE))
         elif event.kind is Kind.PROVIDER_START:
-            for begins, ends in pauses.get((event.deployment, _key_of(event)), ()):
+            for begins, ends in pauses.get(history.key_of(event), ()):
                 if begins < event.t < ends:
                     text = f"start at {event.t} s with a key that pauses until {ends:g} s"
                     found.append(Violation("I13b", event.request, text))
     return found
-
-
-def _key_of(event: Event) -> float:
-    return event.number("key", 0)

@@ -113,6 +113,18 @@ class History:
         stretches = self.of(Kind.STRETCHED)
         return sum(event.number("seconds") for event in stretches if since <= event.t <= until)
 
+    def key_of(self, event: Event) -> tuple[str, float]:
+        """The account and the number of the key that an event is about.
+
+        Raises:
+            JournalError: Either isn't what it should be.
+        """
+        settings = self.deployments.get(event.deployment)
+        account = (
+            event.deployment if settings is None else settings.text("account", event.deployment)
+        )
+        return account, event.number("key", 0)
+
     def settings(self, deployment: str) -> Event:
         """A deployment's settings.
 

@@ -44,11 +44,11 @@ def i29_what_is_left_is_believed(history: History) -> list[Violation]:
             case Kind.DISPATCH:
                 permitted[event.request, event.epoch] = place, event
             case Kind.KEY_TOLD:
-                words = told.setdefault((event.deployment, event.number("key")), _Told())
+                words = told.setdefault(history.key_of(event), _Told())
                 words.first = place if words.first is None else words.first
                 words.at.append(event.t)
             case Kind.KEY_LIMITED if event.flag("used_up"):
-                words = told.get((event.deployment, event.number("key")))
+                words = told.get(history.key_of(event))
                 begun = permitted.get((event.request, event.epoch))
                 if words is None or words.first is None or begun is None or begun[0] < words.first:
                     continue
@@ -74,23 +74,24 @@ def i30_a_refused_key_is_slowed_down(history: History) -> list[Violation]:
     permitted: dict[_Attempt, float] = {}
     starts: dict[_Key, list[tuple[float, str | None]]] = {}
     refusals: dict[_Key, list[float]] = {}
+    deployments: dict[_Key, str] = {}
     for event in history.milestones:
         match event.kind:
             case Kind.DISPATCH:
                 permitted[event.request, event.epoch] = event.t
             case Kind.PROVIDER_START:
                 at = permitted.get((event.request, event.epoch), event.t)
-                key = (event.deployment, event.number("key", 0))
-                starts.setdefault(key, []).append((at, event.request))
+                starts.setdefault(history.key_of(event), []).append((at, event.request))
             case Kind.KEY_LIMITED:
-                places = refusals.setdefault((event.deployment, event.number("key")), [])
+                deployments.setdefault(history.key_of(event), event.deployment)
+                places = refusals.setdefault(history.key_of(event), [])
                 begun = permitted.get((event.request, event.epoch))
                 if begun is not None and (not places or begun > places[-1]):
                     places.append(event.t)
             case _:
                 pass
     for key, places in refusals.items():
-        settings = history.settings(key[0])
+        settings = history.settings(deployments[key])
         if settings.flag("learns") and "permits_per_second" in settings.value:
             rate = settings.number("permits_per_second")
             for at in places:

@@ -122,6 +122,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether its runners go on with an answer exactly."""
     prefill: bool = False
     """Whether it goes on with a text."""
+    account: str = ""
+    """Deployments with the same one send the same keys, whose limits they have in common."""
     quota: Quota | None = None
     """Its provider's own limit, which is learned; None has no such limit, and nothing is."""
 

@@ -61,6 +61,8 @@ class Provider:
         callers: By name; their dice decide.
         journal: Told what happens at the provider.
         weather: What goes wrong at which time.
+        partners: All deployments that send the same keys, this one included.
+        buckets: What is left of each key's limit.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class Provider:
         callers: Mapping[str, Caller],
         journal: Journal,
         weather: Sequence[Weather] = (),
+        partners: Sequence[str] = (),
+        buckets: Sequence[Bucket] = (),
     ) -> None:
         self.shape = shape
         self.journal = journal
@@ -85,8 +89,8 @@ class Provider:
         self._callers = callers
         self._weather = [one for one in weather if one.deployment == shape.name]
         self._lives = 0
-        quota = shape.quota
-        self._buckets = [Bucket(quota) for _ in range(shape.keys)] if quota is not None else []
+        self._partners = partners or (shape.name,)
+        self._buckets = buckets
 
     def factory(self) -> SlotFactory:
         """Makes this deployment's runners."""
@@ -174,7 +178,7 @@ class Provider:
             told = wait or None
         else:
             told = hinted(self.shape.quota.hint, wait, now) if wait else None
-        self.concerns_all(PAUSED)
+        self.concerns_the_key(PAUSED)
         self.journal.record(
             Kind.KEY_LIMITED,
             request=request.request_id,
@@ -201,6 +205,11 @@ class Provider:
     def concerns_all(self, text: str) -> None:
         """A fault took effect on the whole deployment."""
         self.journal.record(Kind.FAULT_LANDED, deployment=self.shape.name, text=text)
+
+    def concerns_the_key(self, text: str) -> None:
+        """A fault took effect on all deployments that send the same keys."""
+        for name in self._partners:
+            self.journal.record(Kind.FAULT_LANDED, deployment=name, text=text)
 
     def _buried(self, host: Host, cause: BaseException) -> None:
         self.hosts.remove(host)
@@ -355,7 +364,7 @@ class SimRunner:
     async def _begin(self, dice: Dice, request: PriorityRequest, record: AttemptRecord) -> None:
         # what can go wrong before the first token does
         if self._key in self._shape.revoked and not self._provider.healed:
-            self._provider.concerns_all(REVOKED)
+            self._provider.concerns_the_key(REVOKED)
             raise UpstreamAuthenticationError(REVOKED)
         if dice.trouble not in BEFORE_A_TOKEN:
             return

@@ -72,6 +72,7 @@ def draw(seed: int, mode: Mode = "safety") -> Plan:
     limits = random.Random(f"limits {seed}")
     if _falls(limits, 0.5):
         shapes = [_with_quota(limits, shape) for shape in shapes]
+    shapes = _shared(limits, shapes)
     routes = {"both": tuple(names)} if len(names) > 1 else {}
     on_grid = seed % 2 == 0
     return Plan(
@@ -176,6 +177,26 @@ def _with_quota(chance: random.Random, shape: Shape) -> Shape:
         hint=chance.choice(("seconds", "fraction", "milliseconds", "date", "past", "none")),
     )
     return shape if shape.local else msgspec.structs.replace(shape, quota=quota)
+
+
+def _shared(chance: random.Random, shapes: list[Shape]) -> list[Shape]:
+    """In some runs both deployments send the same keys."""
+    shares = _falls(chance, 0.4)
+    first = shapes[0]
+    if not shares or len(shapes) == 1 or any(shape.local for shape in shapes):
+        return shapes
+    return [
+        msgspec.structs.replace(
+            shape,
+            account="shared",
+            quota=first.quota,
+            keys=first.keys,
+            revoked=first.revoked,
+            requests_per_minute=first.requests_per_minute,
+            tokens_per_minute=first.tokens_per_minute,
+        )
+        for shape in shapes
+    ]
 
 
 def _has_storms(chance: random.Random, shape: Shape) -> bool:

@@ -29,12 +29,13 @@ from orchestrator.chaos.simulation.caller import ask, cancel
 from orchestrator.chaos.simulation.loop import SimLoop, SimulationError
 from orchestrator.chaos.simulation.plan import Action, Caller, Injection, Plan, RouteShape, Shape
 from orchestrator.chaos.simulation.provider import Provider
+from orchestrator.chaos.simulation.quota import Bucket
 from orchestrator.chaos.simulation.recorder import Recorder
 from orchestrator.deployment import RunningDeployment
 from orchestrator.events import Finished
 from orchestrator.plan import BreakerSettings, DeploymentPlan, KeyPlan, QueueSettings, RoutePlan
 from orchestrator.policies.limits.pace import BURST_SHARE
-from orchestrator.policies.limits.settings import RateLimits
+from orchestrator.policies.limits.settings import Account, RateLimits
 from orchestrator.policies.limits.window import SPAN_SECONDS
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.request import PriorityRequest
@@ -124,10 +125,7 @@ class _Trial:
         self._journal = journal
         self._loop = asyncio.get_running_loop()
         self._callers = {caller.name: caller for caller in plan.callers}
-        self._providers = {
-            shape.name: Provider(shape, self._callers, journal, plan.weather)
-            for shape in plan.shapes
-        }
+        self._providers = _providers(plan, self._callers, journal)
         self._recorder = Recorder(journal, plan.injections, self._fire)
         self._system = System(
             [_deployment_plan(shape, self._providers[shape.name]) for shape in plan.shapes],
@@ -213,7 +211,7 @@ class _Trial:
             self._journal.record(Kind.ENGINE_START, deployment=shape.name, generation=1)
 
     def _introduce_one(self, shape: Shape) -> None:
-        limits: dict[str, float | bool] = {}
+        limits: dict[str, float | bool | str] = {}
         if shape.requests_per_minute is not None:
             limits["permits_burst"] = max(1.0, shape.requests_per_minute * BURST_SHARE)
             limits["permits_per_second"] = shape.requests_per_minute / SPAN_SECONDS
@@ -221,6 +219,8 @@ class _Trial:
             limits["aging"] = shape.aging
         if shape.quota is not None:
             limits["learns"] = True
+        if shape.account:
+            limits["account"] = shape.account
         self._journal.record(
             Kind.DEPLOYMENT,
             deployment=shape.name,
@@ -480,6 +480,7 @@ def _deployment_plan(shape: Shape, provider: Provider) -> DeploymentPlan:
         concurrency=(1, shape.slots) if shape.adapts else None,
         limits=limits,
         keys=_keys(shape, limits) if shape.keys > 1 else (),
+        account=_account(shape, "0"),
         retry=RetrySettings(max_attempts=shape.max_attempts, initial_backoff=0.05, max_backoff=1.0),
         breaker=BreakerSettings(
             failure_threshold=shape.failure_threshold,
@@ -501,7 +502,30 @@ def _deployment_plan(shape: Shape, provider: Provider) -> DeploymentPlan:
 
 def _keys(shape: Shape, limits: RateLimits) -> list[KeyPlan]:
     texts = [str(number) for number in range(shape.keys)]
-    return [KeyPlan(access=KeyAccess(text.__str__), limits=limits) for text in texts]
+    return [
+        KeyPlan(access=KeyAccess(text.__str__), limits=limits, account=_account(shape, text))
+        for text in texts
+    ]
+
+
+def _account(shape: Shape, key: str) -> Account | None:
+    return Account("simulated", shape.account, key) if shape.account else None
+
+
+def _providers(plan: Plan, callers: dict[str, Caller], journal: Journal) -> dict[str, Provider]:
+    accounts: dict[str, list[Shape]] = {}
+    for shape in plan.shapes:
+        accounts.setdefault(shape.account or shape.name, []).append(shape)
+    found: dict[str, Provider] = {}
+    for shapes in accounts.values():
+        quota = shapes[0].quota
+        buckets = [Bucket(quota) for _ in range(shapes[0].keys)] if quota is not None else []
+        names = [shape.name for shape in shapes]
+        for shape in shapes:
+            found[shape.name] = Provider(
+                shape, callers, journal, plan.weather, partners=names, buckets=buckets
+            )
+    return {shape.name: found[shape.name] for shape in plan.shapes}
 
 
 @contextmanager

@@ -15,6 +15,7 @@ time, and what the provider itself says (`Mirror`, `Throttle`). Rules:
 
 import asyncio
 import math
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from orchestrator.errors import (
@@ -23,6 +24,7 @@ from orchestrator.errors import (
     UpstreamAuthenticationError,
     UpstreamQuotaExceededError,
 )
+from orchestrator.policies.limits.line import Line
 from orchestrator.policies.limits.mirror import Mirror
 from orchestrator.policies.limits.pace import BURST_SHARE, Pace, Throttle
 from orchestrator.policies.limits.settings import RateLimits
@@ -47,7 +49,7 @@ _METERS = tuple(Meter)
 class Permit:
     """One attempt's permit; it ends exactly once, later calls do nothing."""
 
-    __slots__ = ("_heard", "_limiter", "_open", "answer", "at", "prompt")
+    __slots__ = ("_heard", "_limiter", "_open", "answer", "at", "key", "on_end", "prompt")
 
     def __init__(self, limiter: "KeyLimiter", prompt: int, answer: int, at: float) -> None:
         self._limiter = limiter
@@ -59,11 +61,10 @@ class Permit:
         """Tokens reserved for the answer."""
         self.at = at
         """Loop time, seconds, at which it was reserved."""
-
-    @property
-    def key(self) -> int:
-        """Which of the deployment's keys it is for, from 0."""
-        return self._limiter.number
+        self.key = 0
+        """Which of its deployment's keys it is for, from 0."""
+        self.on_end: Callable[[], None] | None = None
+        """Called once, when it has ended."""
 
     def hear(self, standing: Standing) -> None:
         """The head of the answer told how the key stands."""
@@ -77,6 +78,8 @@ class Permit:
             if self._limiter.learns:
                 self._answered()
             self._limiter.close(self, 0, prompt - self.prompt, answer - self.answer)
+            if self.on_end is not None:
+                self.on_end()
 
     def spend(self) -> None:
         """The attempt is over and nobody knows what it used: what was reserved counts."""
@@ -89,6 +92,8 @@ class Permit:
             if self._limiter.learns:
                 self._answered()
             self._limiter.close(self, -1, -self.prompt, -self.answer)
+            if self.on_end is not None:
+                self.on_end()
 
     def refused(self, error: OrchestratorError, now: float) -> None:
         """The attempt failed, and the provider blamed the key."""
@@ -109,18 +114,18 @@ class KeyLimiter:
 
     Args:
         limits: Of the key.
-        number: Of the key, from 0.
     """
 
-    def __init__(self, limits: RateLimits, number: int = 0) -> None:
-        self.number = number
+    def __init__(self, limits: RateLimits) -> None:
+        self.line: Line | None = None
+        """Where those wait who have it in common; None if one deployment has it alone."""
         self.outstanding = 0
         """Permits that haven't ended; 0 at rest."""
         self.state: KeyState = "ready"
         """Why it rests, if it does."""
         self.rests_until = 0.0
         """Loop time, seconds, until which nothing starts; 0 if it never rested."""
-        self._windows = _windows(limits)
+        self._windows = _windows(limits, {})
         self._mirrors: dict[Meter, Mirror] = {}
         self._concurrency = math.inf if limits.concurrency is None else limits.concurrency
         self._per_minute = limits.requests_per_minute
@@ -133,7 +138,16 @@ class KeyLimiter:
         self._started, self._mark = 0, (0.0, 0)
 
     def __repr__(self) -> str:
-        return f"<KeyLimiter {self.number} {self.state}, {self.outstanding} out>"
+        return f"<KeyLimiter {self.state}, {self.outstanding} out>"
+
+    def change(self, limits: RateLimits) -> None:
+        """From now on other limits; what has been sent counts on."""
+        self._windows = _windows(limits, dict(self._windows))
+        self._concurrency = math.inf if limits.concurrency is None else limits.concurrency
+        if limits.requests_per_minute != self._per_minute:
+            self._per_minute = limits.requests_per_minute
+            self._pace = _pace(self._per_minute)
+        self.learns = limits.learn
 
     @property
     def slowed_to(self) -> float | None:
@@ -264,6 +278,8 @@ class KeyLimiter:
             self._pace_by(requests)
             for meter, mirror in self._mirrors.items():
                 mirror.give_back(-amounts[meter])
+        if self.line is not None:
+            self.line.wake()
 
     def _take(self, amounts: tuple[int, int, int, int], now: float) -> None:
         self.outstanding += 1
@@ -317,14 +333,23 @@ class KeyLimiter:
         self._started += 1
 
 
-def _windows(limits: RateLimits) -> tuple[tuple[Meter, Window], ...]:
+def _windows(
+    limits: RateLimits, before: Mapping[Meter, Window]
+) -> tuple[tuple[Meter, Window], ...]:
     given = (
         (Meter.REQUESTS, limits.requests_per_minute),
         (Meter.TOKENS, limits.tokens_per_minute),
         (Meter.INPUT_TOKENS, limits.input_tokens_per_minute),
         (Meter.OUTPUT_TOKENS, limits.output_tokens_per_minute),
     )
-    return tuple((meter, Window(limit)) for meter, limit in given if limit is not None)
+    windows: list[tuple[Meter, Window]] = []
+    for meter, limit in given:
+        if limit is not None:
+            window = Window(limit)
+            if meter in before:
+                window.take_over(before[meter])
+            windows.append((meter, window))
+    return tuple(windows)
 
 
 def _pace(per_minute: float | None) -> Pace | None:

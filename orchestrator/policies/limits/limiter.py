@@ -3,10 +3,12 @@
 Waiting happens in the engine's priority queue: the engine asks `reserve`, which takes a permit now
 or takes nothing, and `ready_at`, which says when to ask again. Only the head of the queue is asked
 for, so no large request starves behind small ones. Keys are taken in turn; one that rests, has no
-room or is too small for the request is passed over, and the others serve on.
+room or is too small for the request is passed over, and the others serve on. Where deployments have
+a key in common they stand in its line (`line.py`).
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from orchestrator.errors import (
     OrchestratorError,
@@ -15,6 +17,7 @@ from orchestrator.errors import (
     UpstreamRateLimitedError,
 )
 from orchestrator.policies.limits.key import LONGEST_PAUSE, KeyLimiter, KeyState, Permit
+from orchestrator.policies.limits.line import Line
 from orchestrator.policies.limits.settings import RateLimits
 
 STATE_LEVELS: dict[KeyState, float] = {
@@ -34,20 +37,39 @@ class RateLimiter:
     """
 
     def __init__(self, limits: RateLimits, keys: Sequence[RateLimits] = ()) -> None:
-        each = keys or (limits,)
-        self.keys = tuple(KeyLimiter(own, number) for number, own in enumerate(each))
+        self.keys: Sequence[KeyLimiter] = [KeyLimiter(own) for own in keys or (limits,)]
         """The keys, in their order."""
-        self.learns = any(key.learns for key in self.keys)
+        self._lines: Sequence[Line] = ()
+        self.shares = False
+        """Whether another deployment may stand in its way."""
+        self.on_turn: Callable[[], None] = _nobody_waits
+        """Called when it may be its turn at a key that it shares."""
+        self._out = 0
+        self.learns = False
         """Whether anybody wants to know what the provider says of its limits."""
+        self.look_for_lines()
         self._next = 0
 
     def __repr__(self) -> str:
         return f"<RateLimiter of {len(self.keys)} keys, {self.outstanding} permits out>"
 
+    def use(self, number: int, key: KeyLimiter) -> None:
+        """Another deployment has that key, too: its limiter is this one's (number from 0)."""
+        self.keys = [key if place == number else own for place, own in enumerate(self.keys)]
+
+    def look_for_lines(self) -> None:
+        """Who has its keys in common has changed."""
+        waited = self.shares
+        self._lines = [key.line for key in self.keys if key.line is not None]
+        self.shares = bool(self._lines)
+        self.learns = any(key.learns for key in self.keys)
+        if waited:
+            self.on_turn()
+
     @property
     def outstanding(self) -> int:
         """Permits that haven't ended; 0 at rest."""
-        return sum(key.outstanding for key in self.keys)
+        return self._out if self.shares else sum(key.outstanding for key in self.keys)
 
     def check(self, prompt: int, answer: int) -> None:
         """Refuses what no waiting can make possible.
@@ -75,22 +97,48 @@ class RateLimiter:
             answer: Tokens of the longest answer.
             now: Loop time, seconds.
         """
-        if len(self.keys) == 1:
+        if len(self.keys) == 1 and not self.shares:
             return self.keys[0].reserve(prompt, answer, now)
         for _ in self.keys:
-            key = self.keys[self._next]
-            self._next = (self._next + 1) % len(self.keys)
+            number = self._next
+            key = self.keys[number]
+            self._next = (number + 1) % len(self.keys)
+            if key.line is not None and not key.line.lets(self):
+                continue
             permit = key.reserve(prompt, answer, now)
             if permit is not None:
+                permit.key = number
+                if self.shares:
+                    self._has_taken(permit)
                 return permit
+        for line in self._lines:
+            line.join(self, self.on_turn)
         return None
+
+    def withdraw(self) -> None:
+        """Nobody waits here for a permit: others needn't wait behind."""
+        for line in self._lines:
+            line.leave(self)
 
     def ready_at(self, prompt: int, answer: int, now: float) -> float:
         """Loop time, seconds, at which `reserve` could succeed if nothing else changes.
 
         Infinite if only the end of an attempt can change it.
         """
-        return min(key.ready_at(prompt, answer, now) for key in self.keys)
+        return min(
+            key.ready_at(prompt, answer, now)
+            if key.line is None or key.line.lets(self)
+            else math.inf
+            for key in self.keys
+        )
+
+    def _has_taken(self, permit: Permit) -> None:
+        self._out += 1
+        permit.on_end = self._has_ended
+        self.withdraw()
+
+    def _has_ended(self) -> None:
+        self._out -= 1
 
     def pause(self, until: float) -> None:
         """Starts nothing until then, with any key (loop time, seconds)."""
@@ -153,8 +201,8 @@ class RateLimiter:
     def describe(self, now: float) -> str | None:
         """What keeps some of several keys, or the only one, from being used; None if nothing."""
         resting: list[tuple[int, KeyState, float]] = [
-            (key.number + 1, key.state, key.rests_until - now)
-            for key in self.keys
+            (number, key.state, key.rests_until - now)
+            for number, key in enumerate(self.keys, 1)
             if now < key.rests_until
         ]
         if not resting:
@@ -170,6 +218,10 @@ class RateLimiter:
     def may_start(self, now: float) -> bool:
         """Whether some key doesn't rest."""
         return any(now >= key.rests_until for key in self.keys)
+
+
+def _nobody_waits() -> None:
+    pass
 
 
 _TEXTS: dict[KeyState, str] = {

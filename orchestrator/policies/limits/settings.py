@@ -1,6 +1,16 @@
 """What may be sent with one key, as it is configured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a provider counts by: deployments whose accounts are equal have one limit."""
+
+    endpoint: str
+    model: str
+    key: object = field(repr=False)
+    """Where it comes from; equal for equal keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

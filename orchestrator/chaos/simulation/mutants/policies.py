@@ -48,7 +48,9 @@ class SendsTheNextKey(RateLimiter):
         other = self.keys[(permit.key + 1) % len(self.keys)]
         self.keys[permit.key].outstanding -= 1
         other.outstanding += 1
-        return Permit(other, prompt, answer, now)
+        wrong = Permit(other, prompt, answer, now)
+        wrong.key = (permit.key + 1) % len(self.keys)
+        return wrong
 
 
 class RestsForTheSooner(KeyLimiter):
