@@ -7,6 +7,7 @@ the journal what reaches the provider and what it does to it.
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from zlib import crc32
 
 from orchestrator.chaos.journal import Journal, Kind
@@ -28,13 +29,14 @@ from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.request import AttemptRecord, PriorityRequest
 from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.lease import Lease, Step
+from orchestrator.standing import Standing
 
 CONNECT_SECONDS = 0.005
 GATHER_ROUNDS = 120
 HUNG = "no progress within"
 SLOW_PROVIDER = "the provider took longer than"
 PAUSED = "the provider asked for a pause"
-HEADS = 4
+HEADS = 6
 """Of an answer with headers there are so many speeds, so that answers overtake each other."""
 REVOKED = "the provider refused the key"
 UNFINISHED = "without a finish reason"
@@ -51,6 +53,18 @@ BEFORE_A_TOKEN = frozenset(
 MIDWAY = frozenset(
     {Trouble.HANG_MID, Trouble.CUT, Trouble.CLEAN_CUT, Trouble.CRASH_MID, Trouble.ZOMBIE}
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """What a key's limit was when a request had come with it."""
+
+    left: bool = True
+    """Whether there was something left for it."""
+    standing: Standing | None = None
+    """What its answer says of it."""
+    true: bool = False
+    """Whether that is so."""
 
 
 class Provider:
@@ -139,27 +153,28 @@ class Provider:
         if host in self.hosts:
             self.hosts.remove(host)
 
-    def takes(self, key: int) -> bool:
-        """Whether something is left of a key's limit for the request that has come with it."""
+    def come(self, key: int) -> Arrival:
+        """A request has come with that key: whether something is left for it, and what it hears."""
         quota = self.shape.quota
         # of a limit that is never told each attempt to be faster is refused, for ever
         if quota is None or (self.healed and quota.telling == "nothing"):
-            return True
-        return self._buckets[key].take(asyncio.get_running_loop().time())
-
-    def tell(self, key: int, lease: Lease) -> None:
-        """Says in an answer's head what is left of a key's limit."""
-        quota = self.shape.quota
-        if quota is None or lease.on_standing is None:
-            return
+            return Arrival()
         now = asyncio.get_running_loop().time()
         telling = "openai" if self.healed and quota.telling != "nothing" else quota.telling
-        standing = self._buckets[key].standing(telling, now)
-        if standing is None:
+        bucket = self._buckets[key]
+        return Arrival(
+            left=bucket.take(now),
+            standing=bucket.standing(telling, now),
+            true=telling in TRUE_TELLINGS,
+        )
+
+    def tell(self, key: int, arrival: Arrival, lease: Lease) -> None:
+        """Says in an answer's head what was left of a key's limit when its request had come."""
+        if arrival.standing is None or lease.on_standing is None:
             return
-        if telling in TRUE_TELLINGS:
+        if arrival.true:
             self.journal.record(Kind.KEY_TOLD, deployment=self.shape.name, key=key)
-        lease.on_standing(standing)
+        lease.on_standing(arrival.standing)
 
     def refuse(
         self, key: int, seconds: float | None, request: PriorityRequest, record: AttemptRecord
@@ -260,11 +275,12 @@ class SimRunner:
             lease.arm(Step.CONNECT)
             await self._connect(dice, request, record)
         self._opened(dice, request, record)
-        left = provider.takes(self._key)
+        arrival = provider.come(self._key)
         try:
             self._arm(lease, Step.FIRST_TOKEN)
             if self._shape.quota is not None:
-                await self._head(request, record, lease, left=left)
+                await self._head(request, record, lease, arrival)
+                self._arm(lease, Step.FIRST_TOKEN)
             await self._begin(dice, request, record)
             await self._gather(lease)
             gap = dice.seconds if dice.trouble is Trouble.SLOW else self._shape.token_seconds
@@ -352,12 +368,12 @@ class SimRunner:
         self._provider.journal.record(Kind.STEP, worker=self._worker, budget=lease.budget)
 
     async def _head(
-        self, request: PriorityRequest, record: AttemptRecord, lease: Lease, *, left: bool
+        self, request: PriorityRequest, record: AttemptRecord, lease: Lease, arrival: Arrival
     ) -> None:
         speed = crc32(f"{request.request_id}/{record.epoch}".encode()) % HEADS
-        await self._wait(speed * self._shape.token_seconds)
-        self._provider.tell(self._key, lease)
-        if not left:
+        await self._wait(2 * speed * self._shape.token_seconds)
+        self._provider.tell(self._key, arrival, lease)
+        if not arrival.left:
             seconds = self._provider.refuse(self._key, None, request, record)
             raise UpstreamRateLimitedError(PAUSED, retry_after=seconds)
 

@@ -16,7 +16,7 @@ from orchestrator.runners.classify import retry_after
 from orchestrator.runners.remote.allowances import standing_of
 from orchestrator.standing import Standing
 
-TRUE_TELLINGS = frozenset({"openai", "anthropic"})
+TRUE_TELLINGS: tuple[Telling, ...] = ("openai", "anthropic")
 EXAGGERATED = 10.0
 LIE_SECONDS = 20.0
 

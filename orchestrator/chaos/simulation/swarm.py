@@ -23,6 +23,7 @@ from orchestrator.chaos.simulation.plan import (
     Trouble,
     Weather,
 )
+from orchestrator.chaos.simulation.quota import TRUE_TELLINGS
 from orchestrator.points import Point
 
 GRID = 0.01
@@ -172,11 +173,14 @@ def _with_keys(chance: random.Random, shape: Shape) -> Shape:
 
 def _with_quota(chance: random.Random, shape: Shape) -> Shape:
     quota = Quota(
-        per_minute=chance.choice((12.0, 30.0, 60.0, 120.0, 600.0)),
-        telling=chance.choice(("openai", "openai", "anthropic", "nothing", "more", "less")),
+        per_minute=chance.choice((12.0, 12.0, 30.0, 60.0, 600.0)),
+        telling=chance.choice((*TRUE_TELLINGS, *TRUE_TELLINGS, "nothing", "more", "less")),
         hint=chance.choice(("seconds", "fraction", "milliseconds", "date", "past", "none")),
     )
-    return shape if shape.local else msgspec.structs.replace(shape, quota=quota)
+    known = shape.requests_per_minute if _falls(chance, 0.6) else None
+    if shape.local:
+        return shape
+    return msgspec.structs.replace(shape, quota=quota, requests_per_minute=known)
 
 
 def _shared(chance: random.Random, shapes: list[Shape]) -> list[Shape]:

@@ -83,6 +83,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("pause of a key ignored", RAKKA, instead_of(RateLimiter, policies.IgnoresPauses)),
     Mutant("permit of another key", HERE, instead_of(RateLimiter, policies.SendsTheNextKey)),
+    Mutant("stays in line", HERE, instead_of(RateLimiter, policies.StaysInLine)),
+    Mutant(
+        "one key, two limits", HERE, (Patch(WIRING, "shared_limiters", policies.shares_nothing),)
+    ),
     Mutant("earlier of two pauses", "LiteLLM", grafted([policies.RestsForTheSooner])),
     Mutant("what is left ignored", HERE, (Patch(KEY, "Mirror", policies.HearsAndForgets),)),
     Mutant(

@@ -1,5 +1,7 @@
 """Bugs of the queue, the permits, the breaker and the retry budget."""
 
+from collections.abc import Iterable
+
 from pybreaker import CircuitBreaker, CircuitBreakerState
 from typing_extensions import override
 
@@ -11,6 +13,7 @@ from orchestrator.policies.limits.key import KeyLimiter, KeyState, Permit
 from orchestrator.policies.limits.limiter import RateLimiter
 from orchestrator.policies.limits.mirror import Mirror
 from orchestrator.policies.limits.pace import Throttle
+from orchestrator.policies.limits.settings import Account, RateLimits
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.retry import RetryBudget
 from orchestrator.request import PriorityRequest
@@ -51,6 +54,19 @@ class SendsTheNextKey(RateLimiter):
         wrong = Permit(other, prompt, answer, now)
         wrong.key = (permit.key + 1) % len(self.keys)
         return wrong
+
+
+class StaysInLine(RateLimiter):
+    """Whoever waits no more for a key that others have, too, stands in their way."""
+
+    @override
+    def withdraw(self) -> None:
+        pass
+
+
+def shares_nothing(uses: Iterable[tuple[Account | None, RateLimits]]) -> list[KeyLimiter | None]:
+    """Every deployment has all of its key's limit, whoever else sends it."""
+    return [None for _ in uses]
 
 
 class RestsForTheSooner(KeyLimiter):
