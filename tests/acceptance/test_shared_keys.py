@@ -126,9 +126,10 @@ async def test_a_configuration_shares_what_has_the_same_endpoint_key_and_model(
     system = System(plans, routes, monitored=False)
 
     quick, batch = (system.deployments[name].gates.limiter for name in ("quick", "batch"))
+    together = [quick.shares, batch.shares]
     await system.aclose()
 
     assert [one is other for one, other in zip(quick.keys, batch.keys, strict=True)] == [
         shares for _ in quick.keys
     ]
-    assert quick.shares is batch.shares is shares
+    assert together == [shares, shares]

@@ -379,6 +379,8 @@ class _Trial:
             await asyncio.sleep(REST_STEP)
         provider = self._providers[name]
         adapts = deployment.gates.concurrency
+        if adapts is not None:  # what the last one has shown may be on its way to the engine
+            await asyncio.sleep(PROBE_STEP)
         slots = deployment.plan.slots if adapts is None else max(1, adapts.limit)
         provider.most_open = 0
         provider.gather = slots

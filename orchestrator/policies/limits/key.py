@@ -345,9 +345,9 @@ def _windows(
     windows: list[tuple[Meter, Window]] = []
     for meter, limit in given:
         if limit is not None:
-            window = Window(limit)
-            if meter in before:
-                window.take_over(before[meter])
+            known = before.get(meter) if limit >= 1 else None  # below it cells are longer
+            window = Window(limit) if known is None else known
+            window.limit = max(limit, 1.0)
             windows.append((meter, window))
     return tuple(windows)
 

@@ -42,9 +42,7 @@ class SharedKeys:
     def __repr__(self) -> str:
         return f"<SharedKeys of {len(self._known)} accounts>"
 
-    def join(
-        self, limiter: RateLimiter, uses: Sequence[tuple[Account | None, RateLimits]]
-    ) -> None:
+    def join(self, limiter: RateLimiter, uses: Sequence[tuple[Account | None, RateLimits]]) -> None:
         """A deployment comes.
 
         Args:

@@ -33,11 +33,6 @@ class Window:
     def __repr__(self) -> str:
         return f"<Window, {self.used:g} of {self.limit:g} used>"
 
-    def take_over(self, other: "Window") -> None:
-        """What another limit has counted counts for this one, if their cells are as long."""
-        if other._cell == self._cell:
-            self._amounts, self._oldest, self.used = other._amounts, other._oldest, other.used
-
     def has_room(self, amount: float, now: float) -> bool:
         """Whether the amount fits (loop time, seconds)."""
         self._forget(now)

@@ -17,6 +17,7 @@ from orchestrator.inflight import Inflight
 from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.concurrency import Concurrency
 from orchestrator.policies.limits.limiter import RateLimiter
+from orchestrator.policies.limits.sharing import SharedKeys
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.retry import RetryBudget
 
@@ -84,9 +85,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("pause of a key ignored", RAKKA, instead_of(RateLimiter, policies.IgnoresPauses)),
     Mutant("permit of another key", HERE, instead_of(RateLimiter, policies.SendsTheNextKey)),
     Mutant("stays in line", HERE, instead_of(RateLimiter, policies.StaysInLine)),
-    Mutant(
-        "one key, two limits", HERE, (Patch(WIRING, "shared_limiters", policies.shares_nothing),)
-    ),
+    Mutant("one key, two limits", HERE, instead_of(SharedKeys, policies.SharesNothing)),
     Mutant("earlier of two pauses", "LiteLLM", grafted([policies.RestsForTheSooner])),
     Mutant("what is left ignored", HERE, (Patch(KEY, "Mirror", policies.HearsAndForgets),)),
     Mutant(

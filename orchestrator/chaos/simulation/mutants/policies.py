@@ -1,6 +1,6 @@
 """Bugs of the queue, the permits, the breaker and the retry budget."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from pybreaker import CircuitBreaker, CircuitBreakerState
 from typing_extensions import override
@@ -14,6 +14,7 @@ from orchestrator.policies.limits.limiter import RateLimiter
 from orchestrator.policies.limits.mirror import Mirror
 from orchestrator.policies.limits.pace import Throttle
 from orchestrator.policies.limits.settings import Account, RateLimits
+from orchestrator.policies.limits.sharing import SharedKeys
 from orchestrator.policies.queue import PriorityQueue
 from orchestrator.policies.retry import RetryBudget
 from orchestrator.request import PriorityRequest
@@ -64,9 +65,12 @@ class StaysInLine(RateLimiter):
         pass
 
 
-def shares_nothing(uses: Iterable[tuple[Account | None, RateLimits]]) -> list[KeyLimiter | None]:
+class SharesNothing(SharedKeys):
     """Every deployment has all of its key's limit, whoever else sends it."""
-    return [None for _ in uses]
+
+    @override
+    def join(self, limiter: RateLimiter, uses: Sequence[tuple[Account | None, RateLimits]]) -> None:
+        pass
 
 
 class RestsForTheSooner(KeyLimiter):
