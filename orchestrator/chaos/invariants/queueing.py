@@ -256,16 +256,42 @@ def i24_only_the_least_urgent_is_shed(history: History) -> list[Violation]:
     return found
 
 
+def _spared(crowd: list[_Waiter], level: int, now: float) -> _Waiter | None:
+    """One of a class who should have been shed before somebody of that level; None if nobody.
+
+    Of a class the caller with most waiting gives up, the youngest that was never tried. Who backs
+    off isn't counted there, and a journal can't tell who just stopped to; so each caller that may
+    have most waiting must have somebody who was never tried, and none of them risen as far.
+    """
+    untried: dict[str, list[_Waiter]] = {}
+    sizes: Counter[str] = Counter()
+    for other in crowd:
+        sizes[other.caller] += 1
+        mine = untried.setdefault(other.caller, [])
+        if not other.tried:
+            mine.append(other)
+    most = max(map(len, untried.values()), default=0)
+    if most == 0:
+        return None
+    longest = [untried[caller] for caller, size in sizes.items() if size >= most]
+    if all(mine and max(one.level(now) for one in mine) < level for mine in longest):
+        return longest[0][-1]
+    return None
+
+
 def _less_urgent(
     event: Event, shed: _Waiter, waiting: dict[str, _Waiter], by: str
 ) -> list[Violation]:
     taker = waiting[by]
     if shed.priority < taker.priority and shed.level(event.t - GRACE) < taker.priority:
-        lower = [other for other in waiting.values() if other.priority < shed.priority]
-        if not lower or any(other.tried or other.level(event.t + GRACE) > 0 for other in lower):
-            return []
-        text = f"was shed at {event.t} s although {lower[0].request} is less urgent"
-        return [Violation("I24", shed.request, text)]
+        level = shed.level(event.t - GRACE)
+        for priority in range(shed.priority):
+            crowd = [other for other in waiting.values() if other.priority == priority]
+            spared = _spared(crowd, level, event.t + GRACE)
+            if spared is not None:
+                text = f"was shed at {event.t} s although {spared.request} is less urgent"
+                return [Violation("I24", shed.request, text)]
+        return []
     # who backs off counts for neither in the queue, and a journal can't tell who just stopped to
     rivals = [other for other in waiting.values() if other.priority == taker.priority]
     crowd = sum(other.caller == shed.caller for other in rivals)

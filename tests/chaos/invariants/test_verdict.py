@@ -318,6 +318,15 @@ BAD: list[tuple[str, str, str]] = [
         "although r2 is less urgent",
     ),
     (
+        "I24",  # that another one of its class was tried is no excuse: its caller has no more
+        ACCEPTED
+        + "0 accept r2 priority=0 deadline=9 depth=2 caller=ann\n"
+        + "0 accept r4 priority=0 deadline=9 depth=3 caller=ann\n"
+        + "0 accept r5 priority=0 deadline=9 depth=4 caller=bob\n0 attempt_start r5 @w1 #1\n"
+        + "1 shed r1 by=r3\n1 accept r3 priority=2 deadline=9 depth=2",
+        "although r4 is less urgent",
+    ),
+    (
         "I24",
         ACCEPTED
         + "1 shed r1 by=r3\n1 accept r3 priority=2 deadline=9 depth=1\n2 dispatch r1 @w1 #1",
