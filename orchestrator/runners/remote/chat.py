@@ -105,13 +105,15 @@ class _Choice(msgspec.Struct, gc=False):
 
 class _GroqMembers(msgspec.Struct):
     usage: object = None
+    error: object = None
+    """Why the stream was stopped early."""
 
 
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: object = None
     x_groq: _GroqMembers | None = None
-    """Where Groq tells the usage, whether it was asked or not."""
+    """Where Groq tells the usage, whether it was asked or not, and why it broke off."""
     error: object = None
     kind: object = msgspec.field(default=None, name="object")
 
@@ -186,6 +188,9 @@ class ChatDecoder(Answer):
         if chunk.usage is not None:
             self._count(chunk.usage)
         if chunk.x_groq is not None:
+            if chunk.x_groq.error is not None:
+                failure = self.failure(msgspec.json.encode({"error": chunk.x_groq.error}))
+                raise failure
             self._count(chunk.x_groq.usage)
         if chunk.choices is None:
             return None
