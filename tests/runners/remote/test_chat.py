@@ -266,7 +266,7 @@ def test_an_event_that_was_cut_counts_only_if_it_is_whole():
         ServerSentEvent(b'{"message": "boom"}', b"error"),
         ServerSentEvent(b"boom", b"error"),
         sent({"error": {"message": "boom"}, "choices": [{"finish_reason": "error"}]}),
-        sent({"x_groq": {"error": "boom"}, "choices": [{"delta": {}, "finish_reason": "stop"}]}),
+        sent({"x_groq": {"error": "boom"}, "choices": [{"finish_reason": "stop"}]}),
     ],
 )
 def test_every_shape_of_an_error_within_the_stream_is_an_error(event: ServerSentEvent):
