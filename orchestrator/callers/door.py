@@ -39,6 +39,7 @@ class Door:
         self.keyring = keyring
         self._tokens = tokens
         self._admin_key = admin_key
+        self._invites = allow_anonymous
         self._open = allow_anonymous or (keyring is None and tokens is None)
         self._anybody: Caller | None = None
         if anonymous_concurrent is not None:
@@ -49,6 +50,11 @@ class Door:
     def asks(self) -> bool:
         """Whether a request needs a key."""
         return not self._open
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nobody is asked for a key because only this machine's users are meant."""
+        return self._open and not self._invites
 
     @property
     def has_administrators(self) -> bool:

@@ -131,6 +131,7 @@ class Gateway(FastAPI):
                 reading=reading,
                 explained=explained,
                 room=room,
+                local=door is None or door.is_local,
             )
             for api in APIS
         }

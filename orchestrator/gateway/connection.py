@@ -7,6 +7,7 @@ connection it is known what is read from it, head, body or nothing; one timer wa
 import asyncio
 import logging
 import math
+import re
 import resource
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ that waits for ASGI's disconnect would say the same for a twentieth of a short r
 MAX_HEAD_BYTES = 64 << 10
 """Also the most of a chunk's size line: whatever says nothing until it is complete."""
 MAX_HEADERS = 100
+UPGRADE = re.compile(rb"(?<=\r\n)upgrade(?=[ \t]*:)", re.IGNORECASE)
+"""A client may offer another protocol, as Java's does with each first request, and a server may
+ignore that (RFC 9110, 7.8); the parser would end the request there, without its body."""
 BODY_PAUSES = 10
 """A whole body may take this many times as long as one pause in it."""
 PROBES_ONLY = 64
@@ -137,6 +141,8 @@ class BoundedProtocol(HttpToolsProtocol):
     @override
     def data_received(self, data: bytes) -> None:
         steps, reading = self._steps, self._reading
+        if reading is not _Reading.BODY and (b"pgrade" in data or b"PGRADE" in data):
+            data = UPGRADE.sub(b"ignored", data)
         super().data_received(data)
         if self._steps != steps:
             self._unfinished_bytes = 0

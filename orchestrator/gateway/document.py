@@ -7,6 +7,7 @@ import msgspec
 
 from orchestrator.gateway.anthropic.failure import SCHEMA as ANTHROPIC_SCHEMA
 from orchestrator.gateway.api import Api
+from orchestrator.gateway.works import COHERE_SCHEMA
 
 FAILURES = {
     400: "The request is malformed, or the model can't serve it; `param` names the field.",
@@ -70,6 +71,7 @@ def add_posts(document: dict[str, object], apis: Sequence[Api], routes: Sequence
     known.update(schemas)
     known["Error"] = known["HTTPValidationError"] = _ERROR_SCHEMA
     known["AnthropicError"] = ANTHROPIC_SCHEMA
+    known["CohereError"] = COHERE_SCHEMA
     paths = cast("dict[str, object]", document.setdefault("paths", {}))
     for api in apis:
         paths[api.path] = {"post": _operation(api)}

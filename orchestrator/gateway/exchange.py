@@ -33,6 +33,13 @@ from orchestrator.gateway.connection import LINE
 from orchestrator.gateway.explain import EXPLAIN, Explaining, explain, wants_explanation
 from orchestrator.gateway.failure import send_failure, send_json
 from orchestrator.gateway.large_body import decode_large, is_large
+from orchestrator.gateway.manners import (
+    CONTENT_ENCODING,
+    ORIGIN,
+    check_coding,
+    check_origin,
+    check_single,
+)
 from orchestrator.gateway.members import decode
 from orchestrator.gateway.repeats.repeats import Asked, Repeats
 from orchestrator.gateway.resume import Replay, Resumptions
@@ -75,6 +82,7 @@ class Exchange:
         reading: Held while a large body is decoded; of the whole gateway, as is the next.
         room: For all large bodies.
         explained: Whether responses tell their attempts; None leaves it to each caller.
+        local: Whether it is for this machine's users alone, of whom none is asked for a key.
     """
 
     def __init__(
@@ -92,11 +100,13 @@ class Exchange:
         reading: asyncio.Lock | None = None,
         room: BodyRoom | None = None,
         explained: bool | None = None,
+        local: bool = False,
     ) -> None:
         self._api = api
         self._reading = reading or asyncio.Lock()
         self._room = room or BodyRoom()
         self._explained = explained
+        self._local = local
         self._repeats = repeats
         self._door = door
         self._router = router
@@ -130,6 +140,7 @@ class Exchange:
                 "the service is stopping; send the request to another instance",
                 retry_after=DRAIN_RETRY_AFTER,
             )
+        self._check_headers(visit)
         caller = None if self._door is None else await self._door.enter(visit.headers)
         length, share = visit.header("content-length"), Share(self._room)
         try:
@@ -137,6 +148,15 @@ class Exchange:
             await self._answer(visit, caller, body, scope, receive, send)
         finally:
             share.give_back()
+
+    def _check_headers(self, visit: Visit) -> None:
+        headers = visit.headers
+        if visit.repeated:
+            check_single(visit.repeated)
+        if CONTENT_ENCODING in headers:
+            check_coding(headers[CONTENT_ENCODING])
+        if ORIGIN in headers and self._local:
+            check_origin(headers[ORIGIN])
 
     async def _answer(
         self,

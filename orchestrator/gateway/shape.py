@@ -6,7 +6,9 @@ from orchestrator.gateway.anthropic.failure import in_shape
 from orchestrator.gateway.failure import ErrorObject
 
 ANTHROPIC = "/v1/messages"
-"""This path and all below it are Anthropic's; all others have OpenAI's errors."""
+"""This path and all below it are Anthropic's."""
+COHERE = frozenset(("/rerank", "/v1/rerank", "/v2/rerank"))
+"""These are Cohere's; all others have OpenAI's errors."""
 
 
 def shaped(
@@ -22,4 +24,6 @@ def shaped(
     """
     if path == ANTHROPIC or path.startswith(f"{ANTHROPIC}/"):
         return in_shape(told, status, request_id)
+    if path in COHERE:
+        return {"id": request_id or "", "message": told["error"]["message"], **told}
     return told

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from starlette.types import Scope
@@ -29,6 +30,8 @@ class Visit:
     headers: dict[bytes, bytes]
     started_at: float
     """Loop time, seconds."""
+    repeated: Sequence[bytes] = ()
+    """The names of all headers, if one of them was sent twice."""
     status: int = 0
     """0 until a response is started."""
     request: PriorityRequest | None = None
@@ -47,7 +50,8 @@ class Visit:
     @classmethod
     def of(cls, scope: Scope) -> "Visit":
         """Reads the headers; an id that the caller gave is kept if logs and headers can hold it."""
-        headers: dict[bytes, bytes] = dict(scope["headers"])
+        sent: Sequence[tuple[bytes, bytes]] = scope["headers"]
+        headers = dict(sent)
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         return cls(
             method=scope["method"],
@@ -55,6 +59,7 @@ class Visit:
             request_id=given if _ID.fullmatch(given) else f"req_{secrets.token_hex(12)}",
             headers=headers,
             started_at=asyncio.get_running_loop().time(),
+            repeated=[name for name, _ in sent] if len(headers) != len(sent) else (),
         )
 
     @property

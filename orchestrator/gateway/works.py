@@ -12,9 +12,10 @@ from typing import Annotated, Literal, cast
 import msgspec
 
 from orchestrator.channel import Channel
-from orchestrator.errors import InvalidRequestError
+from orchestrator.errors import InvalidRequestError, OrchestratorError
 from orchestrator.events import Finished, TokenChunk
 from orchestrator.gateway.api import Api, Call
+from orchestrator.gateway.failure import failure_object
 from orchestrator.gateway.members import (
     TIMEOUT_HEADER,
     Anything,
@@ -221,8 +222,33 @@ EMBEDDINGS = Api(
     body=EmbeddingsRequest,
     read=read_embeddings,
 )
+
+
+def cohere_failure(error: OrchestratorError, request_id: str) -> dict[str, object]:
+    """A refusal as Cohere tells it, and as all other APIs here do."""
+    told = failure_object(error)
+    return {"id": request_id, "message": told["error"]["message"], **told}
+
+
+COHERE_SCHEMA: dict[str, object] = {
+    "type": "object",
+    "required": ["id", "message", "error"],
+    "properties": {
+        "id": {"type": "string"},
+        "message": {"type": "string"},
+        "error": {"type": "object"},
+    },
+}
+"""Of such a refusal, for the published document."""
 RERANKS = tuple(
-    Api(path=path, summary="Order documents by a query", body=RerankRequest, read=read_rerank)
+    Api(
+        path=path,
+        summary="Order documents by a query",
+        body=RerankRequest,
+        read=read_rerank,
+        failure=cohere_failure,
+        failure_schema="CohereError",
+    )
     for path in ("/rerank", "/v1/rerank", "/v2/rerank")
 )
 CLASSIFIES = tuple(

@@ -221,3 +221,40 @@ def test_a_ledger_of_a_newer_version_is_not_touched(tmp_path: Path) -> None:
 
     with pytest.raises(sqlite3.DatabaseError, match="newer"):
         Store(tmp_path / "u.db")
+
+
+def test_two_gateways_on_one_file_lose_and_double_no_row_though_one_starts_anew(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "u.db"
+    first, second = opened(path, segment_bytes=2000), opened(path, segment_bytes=2000)
+    expected: list[str] = []
+
+    for number in range(120):
+        if number == 60:  # the other one goes on meanwhile
+            first.close()
+            first = opened(path, segment_bytes=2000)
+        for ledger in (first, second):
+            expected.append(ledger.next_uid())
+            ledger.append(a_row(expected[-1]))
+    first.close()
+    second.close()
+
+    assert len(set(expected)) == 240
+    assert sorted(uids(path)) == sorted(expected)
+    assert spools(path) == []
+
+
+def test_rows_of_a_clock_that_went_back_are_kept_and_still_count_as_spent(tmp_path: Path) -> None:
+    path, hour = tmp_path / "u.db", 3_600_000
+    ledger = opened(path)
+    for number, ended_at_ms in enumerate([5 * hour, 4 * hour, 5 * hour - 1]):
+        ledger.append(a_row(str(number))._replace(ended_at_ms=ended_at_ms))
+    ledger.close()
+
+    again = Ledger(LedgerSettings(path=path))
+    found = again.open([("caller", 4 * hour)])  # it is four o'clock once more
+    again.close()
+
+    assert found == [[("ann", 300, 45)]]
+    assert uids(path) == ["0", "1", "2"]

@@ -72,6 +72,33 @@ def test_a_caller_who_has_spent_all_is_refused_until_the_window_ends() -> None:
     assert caught.value.retry_after == 1800
 
 
+def test_a_clock_that_goes_back_gives_nothing_back() -> None:
+    clock = Clock()
+    budgets = Budgets([tokens(100), tokens(100, per="day"), tokens(100, per="month")], clock)
+    spend(budgets, 100)
+    refused = 0
+
+    for hours in (-1, 1, -24, 24, -31 * 24, 31 * 24):
+        clock.now += hours * 3600
+        with pytest.raises(BudgetExceededError):
+            admitted(budgets)
+        refused += 1
+
+    assert refused == 6
+
+
+def test_a_clock_that_is_set_around_the_end_of_a_window_begins_it_once() -> None:
+    clock = Clock()
+    budgets = Budgets([tokens(100)], clock)
+    clock.now += 1800
+    spend(budgets, 100)
+
+    for seconds in (-1, 1, -5, 5):
+        clock.now += seconds
+        with pytest.raises(BudgetExceededError):
+            admitted(budgets)
+
+
 def test_what_running_requests_hold_counts_until_they_end() -> None:
     budgets = Budgets([tokens(100)], Clock())
     first = admitted(budgets, holds=100)
