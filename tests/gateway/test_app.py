@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from orchestrator.gateway.app import APIS
 from tests.fakes.scripted import DONE, Stage
 from tests.gateway.serving import CHAT, body, plays, serving
 
@@ -94,6 +95,17 @@ async def test_the_document_names_models_and_failures_of_the_chat_route() -> Non
     )
     assert "/readyz" in document["paths"]
     assert again == document
+
+
+async def test_the_document_has_every_path_but_those_of_administrators() -> None:
+    async with asyncio.timeout(5), serving({"m": make_stage()}) as served:
+        document = (await served.client.get("/openapi.json")).json()
+        served_paths = {getattr(route, "path", "") for route in served.gateway.routes}
+
+    assert {api.path for api in APIS} < set(document["paths"])
+    written = {path.replace("{model}", "{model:path}") for path in document["paths"]}
+    assert served_paths - written == {"/openapi.json"}
+    assert all("400" in document["paths"][api.path]["post"]["responses"] for api in APIS)
 
 
 async def test_the_metrics_count_what_was_served() -> None:

@@ -287,3 +287,33 @@ async def test_requests_without_a_key_have_a_bound_of_their_own_where_no_keys_ar
     assert "without a key" in refused.json()["error"]["message"]
     assert (answered.status_code, after.status_code) == (200, 200)
     assert priorities == [Priority.NORMAL, Priority.HIGH]
+
+
+async def test_a_key_that_is_wrong_in_any_way_gets_one_answer_whatever_exists(
+    tmp_path: Path,
+) -> None:
+    right = create_key(tmp_path / "keys.json", NewKey(caller="ann"), now=0)[1]
+    door = door_of(tmp_path, admin_key=Secret("root" * 8))
+    wrong = [
+        right[:-1] + "_",
+        right[:20],
+        f"sk-orc-{'0' * 12}-x",
+        "root" * 7,
+        "x" * 300,
+        "-",
+        "sk-orc-",
+    ]
+    paths = ["/admin/keys", "/metrics", "/v1/models", "/v1/models/m", "/v1/models/none"]
+    told: set[tuple[int, str]] = set()
+
+    async with asyncio.timeout(10), serving({"m": plays("a", DONE)}, door=door) as served:
+        for key in wrong:
+            headers = {"authorization": f"Bearer {key}"}
+            answers = [await served.client.get(path, headers=headers) for path in paths]
+            answers += [
+                await served.client.post(CHAT, json=body(model=model), headers=headers)
+                for model in ("m", "none")
+            ]
+            told |= {(answer.status_code, answer.text) for answer in answers}
+
+    assert [status for status, _ in told] == [401]
