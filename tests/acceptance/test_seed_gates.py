@@ -1,4 +1,4 @@
-"""Runs C, D, G, H, R and S: permits, breaker and retries in front of a provider.
+"""Runs C, D, G, H, K, R and S: permits, the queue, breaker and retries in front of a provider.
 
 What the ancestor did stands in a comment, what is right in the assertions; see test_seed_systems.
 """
@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.chaos.simulation.world import run
 from orchestrator.errors import (
+    ContextLengthExceededError,
     OrchestratorError,
     RequestCanceledError,
     UpstreamRateLimitedError,
@@ -19,8 +20,10 @@ from orchestrator.events import Failed
 from orchestrator.plan import BreakerSettings
 from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.retry import RetrySettings
-from tests.fakes.scripted import DONE, Stage, always
+from orchestrator.request import Priority
+from tests.fakes.scripted import DONE, Line, Stage, always
 from tests.fakes.systems import (
+    Answer,
     ask,
     ask_all,
     assert_at_rest,
@@ -153,6 +156,51 @@ def test_h_a_provider_that_fails_for_ever_is_asked_a_few_times_only() -> None:
         return len(stage.calls)
 
     assert run(0, main) <= 10 + 7
+
+
+def test_k_a_critical_request_takes_the_place_of_one_in_a_full_queue() -> None:
+    # there: Backpressure for the critical one
+    async def main() -> tuple[list[Answer], Answer]:
+        async with running({"m": always(1.0, DONE)}, slots=1, queue_capacity=3) as system:
+            normal = [make_request() for _ in range(4)]
+            for request in normal:
+                system.router.submit(request)
+                await asyncio.sleep(0.01)
+            critical = await ask(system, make_request(priority=Priority.CRITICAL))
+            answers = [await read(request) for request in normal]
+            assert_at_rest(system, 1)
+        return answers, critical
+
+    normal, critical = run(0, main)
+
+    assert critical.ending == DONE
+    assert codes(normal) == {"ok": 3, "queue_full": 1}
+    assert isinstance(normal[-1].ending, Failed)  # the youngest has an ending of its own
+    assert normal[-1].ending.error.status_code == 429
+
+
+def test_lim_3_errors_of_callers_and_those_who_leave_open_no_circuit() -> None:
+    async def main() -> tuple[Counter[str], str, bool]:
+        def script(_request: object, call: int) -> list[Line]:
+            if call < 10:
+                return [ContextLengthExceededError("too long")]
+            return [5.0, DONE] if call < 20 else [DONE]
+
+        rules = BreakerSettings(failure_threshold=3)
+        async with running({"m": Stage(script)}, slots=1, breaker=rules, retry=ONCE) as system:
+            answers = [await ask(system, make_request()) for _ in range(10)]
+            for _ in range(10):
+                gone = make_request()
+                system.router.submit(gone)
+                await asyncio.sleep(0.1)
+                gone.channel.end(GONE)
+                await asyncio.sleep(0.1)
+            answers.append(await ask(system, make_request()))
+            breaker = system.deployments["m"].gates.breaker
+            assert_at_rest(system, 1)
+            return codes(answers), breaker.state, breaker.forced is not None
+
+    assert run(0, main) == ({"context_length_exceeded": 10, "ok": 1}, "closed", False)
 
 
 def test_r_a_limited_key_does_not_hold_up_a_healthy_one() -> None:
