@@ -99,6 +99,22 @@ async def test_the_events_of_a_stream_are_complete_numbered_and_in_order() -> No
     assert (last.response.output[3].call_id, last.response.output[3].name) == ("t2", "more")
 
 
+async def test_logprobs_that_come_apart_from_their_text_are_not_lost() -> None:
+    # so a large event with many of them is told
+    one = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+    stage = plays(
+        TokenChunk("", 1, {"logprobs": {"content": [one]}}),
+        TokenChunk("aa", 1, {"logprobs": {"content": [one]}}),
+        HELLO,
+    )
+
+    async with asyncio.timeout(10), serving({"m": stage}) as served, connect(served) as client:
+        response: Any = await client.responses.create(model="m", input="hi")
+
+    assert response.output_text == "aa"
+    assert len(response.output[0].content[0].logprobs) == 2
+
+
 class Joke(BaseModel):
     setup: str
     punch: str
