@@ -99,7 +99,7 @@ chaos-long: $(READY)  ## every scenario that ships, N times; make chaos-long N=5
 chaos-kill: $(READY)  ## the chaos command itself killed, nothing may be left; make chaos-kill N=50
 	@$(RUN) -m tests.torture.chaos_kill --rounds $(or $(N),50) $(ARGS)
 
-torture: $(MODEL)  ## the real model host broken under load; make torture N=100 FAULTS=kill,stop
+torture: $(MODEL)  ## the real model host broken; make torture N=100 FAULTS=kill,stop ARGS=--spare
 	@$(RUN) -m tests.torture.torture --rounds $(or $(N),100) --faults '$(FAULTS)' $(ARGS)
 
 ledger: $(READY)   ## the gateway killed under load, no row missing or doubled; make ledger N=50

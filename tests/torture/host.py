@@ -1,10 +1,11 @@
 """The real model host, which writes down what it sends and wedges on SIGUSR1.
 
-Started like the original, with the record's path as one more argument before the others. Wedged,
+Started like the original, with the records' folder as one more argument before the others. Wedged,
 the process is alive, its heart beats on a thread of its own and its socket is open, but the thread
 that takes the model's steps never takes another: what a deadlock in a native library looks like.
 """
 
+import os
 import signal
 import sys
 import threading
@@ -69,8 +70,8 @@ def keep_beating(record: Record) -> None:
 
 
 def begin_record() -> Record:
-    """Takes the record's path from the arguments; from here on the heart beats."""
-    record = Record.create(Path(sys.argv.pop(1)))
+    """Takes the records' folder from the arguments; from here on the heart beats."""
+    record = Record.create(Path(sys.argv.pop(1), str(os.getpid())))
     signal.signal(signal.SIGUSR1, wedge)
     threading.Thread(target=keep_beating, args=[record], daemon=True).start()
     return record

@@ -11,7 +11,7 @@ import random
 import sys
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.actors.supervisor import Supervision
@@ -71,6 +71,14 @@ BREEDS = {
 }
 
 
+def impatient(breed: Breed, lease: float) -> Breed:
+    """The same host under leases for a quiet machine: so many seconds between two tokens."""
+    return replace(
+        breed,
+        limits=replace(breed.limits, first_token=2.0 * lease, inter_token=lease),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """The undisturbed greedy answer to a prompt."""
@@ -116,7 +124,7 @@ class Lab:
     host: ModelHost
     breed: Breed
     readiness: Readiness
-    record_path: Path
+    records: Path
     references: dict[str, Reference] = field(default_factory=dict[str, Reference])
 
     def ask(self, prompt: str, longest: int = LONGEST) -> TokenStream:
@@ -136,7 +144,7 @@ class Lab:
 
     def record(self) -> Record:
         """What the host that serves now writes down; outlives it."""
-        return Record.open(self.record_path)
+        return Record.open(self.records / str(self.process.pid))
 
     def host_started_at(self) -> int:
         """Start time of the host that serves now."""
@@ -150,7 +158,7 @@ class Lab:
             "requests queued": len(deployment.queue),
             "permits out": deployment.gates.limiter.outstanding,
             "slots missing": SLOTS - self.inflight.live_slots,
-            "child processes besides the host": len(children()) - 1,
+            "child processes besides the hosts": len(children()) - 1 - len(self.host.spare_pids),
         }
         return [f"{count} {what}" for what, count in found.items() if count]
 
@@ -165,19 +173,21 @@ def children() -> list[int]:
 
 
 @contextlib.asynccontextmanager
-async def running_lab(folder: Path, breed: Breed, seed: int) -> AsyncGenerator[Lab]:
+async def running_lab(
+    folder: Path, breed: Breed, seed: int, *, spare: bool = False
+) -> AsyncGenerator[Lab]:
     """Starts everything and takes the references; ends everything.
 
     Args:
-        folder: Where the hosts' record is written.
+        folder: Where the hosts' records are written.
         breed: Of the host.
         seed: Of the runners' own chance.
+        spare: Whether a second host waits to take the place of one that was broken.
     """
-    record_path = folder / "record"
     host = ModelHost(
-        TorchSettings(model=MODEL),
+        TorchSettings(model=MODEL, spare=spare),
         on_progress=lambda _: None,
-        program=(sys.executable, "-m", breed.program, str(record_path)),
+        program=(sys.executable, "-m", breed.program, str(folder)),
     )
     chance = random.Random(seed)
     plan = DeploymentPlan(
@@ -201,7 +211,7 @@ async def running_lab(folder: Path, breed: Breed, seed: int) -> AsyncGenerator[L
             host=host,
             breed=breed,
             readiness=Readiness(system.deployments["m"].inflight),
-            record_path=record_path,
+            records=folder,
         )
         async with asyncio.timeout(ALIVE_SECONDS):
             await lab.readiness.slots(SLOTS)

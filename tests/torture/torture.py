@@ -16,7 +16,7 @@ import uvloop
 from rich.console import Console
 
 from orchestrator.gateway.screen import plain_console
-from tests.torture.lab import ALIVE_SECONDS, BREEDS, running_lab
+from tests.torture.lab import ALIVE_SECONDS, BREEDS, impatient, running_lab
 from tests.torture.outcome import Outcome
 from tests.torture.report import table, write
 from tests.torture.round import play
@@ -35,13 +35,16 @@ async def torture(
     folder: Path,
     minutes: float,
     console: Console,
+    lease: float | None = None,
+    spare: bool = False,
 ) -> list[Outcome]:
     """Plays so many rounds of each fault, in turns, or as many as the time allows."""
     chance = random.Random(seed)
     outcomes: list[Outcome] = []
     console.print(f"starting the {breed} host; seed {seed}")
+    bred = BREEDS[breed] if lease is None else impatient(BREEDS[breed], lease)
     end = time.perf_counter() + 60 * minutes
-    async with running_lab(folder, BREEDS[breed], seed) as lab:
+    async with running_lab(folder, bred, seed, spare=spare) as lab:
         for number in range(rounds * len(faults)):
             if time.perf_counter() > end:
                 console.print(f"the {minutes:g} minutes are over")
@@ -75,6 +78,8 @@ def main() -> None:
     parser.add_argument("--host", choices=BREEDS, default="real")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600.0, help="stop after so many")
+    parser.add_argument("--lease", type=float, help="seconds between tokens, on a quiet machine 3")
+    parser.add_argument("--spare", action="store_true", help="with a spare host beside the other")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
     faults: list[str] = options.faults.split(",")
@@ -95,6 +100,8 @@ def main() -> None:
                 folder=Path(folder),
                 minutes=options.minutes,
                 console=console,
+                lease=options.lease,
+                spare=options.spare,
             )
         )
     console.print(table(outcomes))
