@@ -1,17 +1,18 @@
 """A model host without a model: it speaks the wire protocol and breaks on cue.
 
 The settings' model says how it loads: `missing` fails, `dies` exits with code 7 and last words,
-`wedged` never gets ready, `stopped` gets a SIGSTOP, `warns` warns and gets ready, `reads` and
-`computes` go on for 2.5 s without a word and get ready then; anything else is ready at once. A
-spare waits until it is told to load; with `spare-dies` it exits with code 9, with `spare-wedged` it
-never gets that far, with `spare-stopped` it gets a SIGSTOP while it waits. The last message says
-what a stream does:
+`wedged` never gets ready, `stopped` gets a SIGSTOP, `warns` warns and gets ready, `hungry` takes a
+GiB, `reads` and `computes` go on for 2.5 s without a word and get ready then; anything else is
+ready at once. A spare waits until it is told to load; with `spare-dies` it exits with code 9, with
+`spare-wedged` it never gets that far, with `spare-stopped` it gets a SIGSTOP while it waits. The
+last message says what a stream does:
 
     say 5        five tokens, then the end
     wait         one token, then nothing until it is canceled
     slow         half a second, then one token and the end
     read 3       three pieces of prompt, then one token and the end
     refuse       the model fails on it, and on it alone
+    eat          one token, then a GiB of memory
     exit         one token, last words, exit code 3
     kill         one token, then SIGKILL
     freeze       one token, then SIGSTOP
@@ -27,7 +28,7 @@ import threading
 from pathlib import Path
 
 from orchestrator.events import FinishReason
-from orchestrator.runners.torch.host import Link, guard_against_orphanage
+from orchestrator.runners.torch.host import Link, bound, guard_against_orphanage
 from orchestrator.runners.torch.wire import (
     Admit,
     Cancel,
@@ -104,6 +105,8 @@ class FakeHost:
 
     def break_down(self, how: str) -> None:
         match how:
+            case "eat":
+                bytearray(1 << 30)
             case "exit":
                 sys.stderr.write("some line\nthese are my last words\n")
                 sys.stderr.flush()
@@ -165,6 +168,7 @@ def main() -> None:
         (load,) = later or link.receive(wait=True)
     assert isinstance(load, Load)
     link.send(Loading("pretending"))
+    bound(load.settings)
     match load.settings.model:
         case "missing":
             link.send(LoadFailed("there is no such model"))
@@ -182,6 +186,8 @@ def main() -> None:
         case "computes" | "reads":
             work(load.settings.model)
             link.send(FACTS)
+        case "hungry":
+            bytearray(1 << 30)
         case _:
             link.send(FACTS)
     FakeHost(link).serve()

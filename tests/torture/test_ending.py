@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.process import ROOT, GatewayProcess, gateway_process
-from tests.gateway.serving import CHAT, body, events
+from tests.gateway.serving import CHAT, body, events, until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 
@@ -32,12 +32,20 @@ def broken(tmp_path: Path) -> Path:
     return config
 
 
-class Host:
-    """The gateway's model host, watched by a pidfd, which no other process can take over."""
+@pytest.fixture
+def spared(tmp_path: Path) -> Path:
+    """The embedded configuration, with a spare host."""
+    config = tmp_path / "gateway.yaml"
+    text = CONFIG.read_text(encoding="utf-8")
+    config.write_text(text.replace("# spare: false", "spare: true"), encoding="utf-8")
+    return config
 
-    def __init__(self, gateway: GatewayProcess) -> None:
-        (self.pid,) = [child for child in gateway.children() if is_host(child)]
-        self._descriptor = os.pidfd_open(self.pid)
+
+class Host:
+    """One of the gateway's model hosts, watched by a pidfd, which nobody else can take over."""
+
+    def __init__(self, pid: int) -> None:
+        self._descriptor = os.pidfd_open(pid)
 
     async def ends(self) -> None:
         ended = asyncio.Event()
@@ -48,6 +56,12 @@ class Host:
         finally:
             loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
+
+
+async def hosts_of(gateway: GatewayProcess, count: int = 1) -> list[Host]:
+    """Waits until there are so many."""
+    await until(lambda: len(list(filter(is_host, gateway.children()))) == count)
+    return [Host(child) for child in gateway.children() if is_host(child)]
 
 
 def is_host(pid: int) -> bool:
@@ -61,7 +75,7 @@ def still_there(pids: list[int]) -> list[int]:
 async def test_a_gateway_killed_while_it_loads_takes_its_host_along() -> None:
     async with asyncio.timeout(LIMIT), gateway_process(CONFIG) as (gateway, _):
         await gateway.prints("starting torch")
-        host = Host(gateway)
+        (host,) = await hosts_of(gateway)
         gateway.send(signal.SIGKILL)
         async with asyncio.timeout(ENDS_SECONDS):
             await host.ends()
@@ -74,7 +88,7 @@ async def test_a_gateway_killed_while_it_loads_takes_its_host_along() -> None:
 async def test_a_stop_signal_while_a_model_loads_ends_gateway_and_host(times: int) -> None:
     async with asyncio.timeout(LIMIT), gateway_process(CONFIG) as (gateway, _):
         await gateway.prints("starting torch")
-        host = Host(gateway)
+        (host,) = await hosts_of(gateway)
         for _ in range(times):
             gateway.send(signal.SIGTERM)
         async with asyncio.timeout(ENDS_SECONDS):
@@ -101,24 +115,25 @@ async def test_stop_signals_to_a_poisoned_gateway_end_it_well(broken: Path) -> N
     assert still_there(children) == []
 
 
-async def test_a_gateway_killed_in_mid_stream_takes_its_host_along() -> None:
+async def test_a_gateway_killed_in_mid_stream_takes_its_hosts_along(spared: Path) -> None:
     members = body(model="chat", stream=True, max_tokens=400, seed=1)
-    async with asyncio.timeout(LIMIT), gateway_process(CONFIG) as (gateway, client):
+    async with asyncio.timeout(LIMIT), gateway_process(spared) as (gateway, client):
         await gateway.prints(r"^curl ")
-        host = Host(gateway)
+        hosts = await hosts_of(gateway, 2)
         async with client.stream("POST", CHAT, json=members) as response:
             await anext(response.aiter_text())
             gateway.send(signal.SIGKILL)
             async with asyncio.timeout(ENDS_SECONDS):
-                await host.ends()
+                for host in hosts:
+                    await host.ends()
 
 
-async def test_a_second_stop_signal_in_mid_stream_ends_stream_and_host() -> None:
+async def test_a_second_stop_signal_in_mid_stream_ends_stream_and_hosts(spared: Path) -> None:
     members = body(model="chat", stream=True, max_tokens=400, seed=1)
     text = ""
-    async with asyncio.timeout(LIMIT), gateway_process(CONFIG) as (gateway, client):
+    async with asyncio.timeout(LIMIT), gateway_process(spared) as (gateway, client):
         await gateway.prints(r"^curl ")
-        host = Host(gateway)
+        hosts = await hosts_of(gateway, 2)
         async with client.stream("POST", CHAT, json=members) as response:
             async for piece in response.aiter_text():
                 if not text:
@@ -128,7 +143,8 @@ async def test_a_second_stop_signal_in_mid_stream_ends_stream_and_host() -> None
                 text += piece
         async with asyncio.timeout(ENDS_SECONDS):
             code = await gateway.ends()
-            await host.ends()
+            for host in hosts:
+                await host.ends()
 
     assert events(text)[-1]["error"]["code"] == "draining"
     assert code == 0

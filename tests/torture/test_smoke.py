@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from statistics import median
 
 import pytest
 import uvloop
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from tests.torture.chaos_kill import kill_again_and_again as kill_the_command
 from tests.torture.counts import growth
+from tests.torture.judge import DEATH_SECONDS
 from tests.torture.leaks import measure
 from tests.torture.ledger import kill_again_and_again
 from tests.torture.outcome import Outcome
@@ -23,6 +25,7 @@ SILENT = Console(quiet=True)
 STREAMS = 150
 TRIALS = 20
 KILLS = 5
+DEATHS = 10
 LONGEST_LIFE = 6.0
 
 
@@ -35,6 +38,23 @@ def test_a_broken_host_breaks_no_promise(tmp_path: Path, breed: str, faults: lis
 
     assert [outcome.fault for outcome in outcomes] == faults
     assert [outcome.violations for outcome in outcomes] == [[]] * len(outcomes)
+
+
+def test_half_of_all_deaths_are_noticed_in_less_than_fifty_milliseconds(tmp_path: Path) -> None:
+    outcomes = uvloop.run(
+        torture(
+            *("metronome", ["kill"]),
+            rounds=DEATHS,
+            seed=5,
+            folder=tmp_path,
+            minutes=3.0,
+            console=SILENT,
+            spare=True,
+        )
+    )
+
+    assert [outcome.violations for outcome in outcomes] == [[]] * DEATHS
+    assert median(outcome.noticed_after for outcome in outcomes) < DEATH_SECONDS
 
 
 def test_a_few_streams_of_every_kind_leave_nothing_behind() -> None:

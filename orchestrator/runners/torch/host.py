@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import describe
@@ -109,10 +110,25 @@ def guard_against_orphanage(parent: int) -> None:
         raise PartedError
 
 
+def stand_back(niceness: int) -> None:
+    """Lowers this process's claim to the processor.
+
+    Linux may share it out by sessions first, `sched(7)`, "The autogroup feature". Then the niceness
+    of a host, which has a session of its own, says nothing to its gateway, but its session's does.
+    """
+    os.nice(niceness)
+    if os.getsid(0) != os.getpid():
+        return  # the session is somebody else's, too
+    with contextlib.suppress(OSError, ValueError):  # without the feature there is no such file
+        theirs = int(Path(f"/proc/{os.getppid()}/autogroup").read_text("utf-8").split()[-1])
+        ours = min(19, theirs + niceness)
+        Path("/proc/self/autogroup").write_text(str(ours), encoding="utf-8")
+
+
 def bound(settings: TorchSettings) -> None:
     """Keeps this process within what its settings allow; a system without such limits has none."""
     if settings.niceness:
-        os.nice(settings.niceness)
+        stand_back(settings.niceness)
     if settings.memory is not None and sys.platform == "linux":
         # counts all that is private and writable, so no memory that is shared with other processes;
         # an address space is many times what torch uses of it

@@ -3,13 +3,15 @@
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import WorkerStartError
+from orchestrator.errors import WorkerCrashedError, WorkerStartError
 from orchestrator.runners.torch.runner import factory
 from orchestrator.runners.torch.settings import TorchSettings
 from tests.fakes import model_host
+from tests.runners.torch.asking import answer, request
 
 PROGRAM = """
 import os
@@ -33,6 +35,77 @@ def test_an_allocation_beyond_the_limit_fails_and_a_smaller_one_still_does_not()
     )
 
     assert done.stdout == "refused 0\n"
+
+
+SESSION = """
+import os
+from orchestrator.runners.torch.host import bound
+from orchestrator.runners.torch.settings import TorchSettings
+bound(TorchSettings(model="m", niceness=3))
+parent = open(f"/proc/{os.getppid()}/autogroup").read().split()[-1]
+print(int(open("/proc/self/autogroup").read().split()[-1]) - int(parent))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="no sessions are scheduled")
+def test_a_host_stands_back_with_its_session_for_linux_shares_the_processor_out_by_those() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=50,
+        start_new_session=True,
+    )
+
+    assert done.stdout == "3\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no such limit")
+async def test_a_host_that_wants_more_than_its_limit_ends_alone_and_the_limit_is_told() -> None:
+    limited = factory(
+        TorchSettings(model="fake", memory=300 << 20),
+        on_progress=lambda _: None,
+        program=model_host.PROGRAM,
+    )
+    other = factory(
+        TorchSettings(model="fake"), on_progress=lambda _: None, program=model_host.PROGRAM
+    )
+    one, another = limited.create(), other.create()
+    try:
+        async with asyncio.timeout(20):
+            await asyncio.gather(one.start(), another.start())
+            with pytest.raises(WorkerCrashedError) as crash:
+                await answer(one, request("eat"))
+            text, _ = await answer(another, request("say 2"))
+            again = limited.create()
+            await again.start()
+            after, _ = await answer(again, request("say 1"))
+    finally:
+        await limited.aclose()
+        await other.aclose()
+
+    assert "MemoryError" in crash.value.message
+    assert crash.value.message.endswith("it may take 300 MiB of memory at the most")
+    assert (text, after) == ("0 end", "end")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no such limit")
+async def test_a_load_beyond_the_limit_is_a_failed_start_that_tells_the_limit() -> None:
+    made = factory(
+        TorchSettings(model="hungry", memory=300 << 20),
+        on_progress=lambda _: None,
+        program=model_host.PROGRAM,
+    )
+    try:
+        async with asyncio.timeout(20):
+            with pytest.raises(WorkerStartError) as failure:
+                await made.create().start()
+    finally:
+        await made.aclose()
+
+    assert "MemoryError" in failure.value.message
+    assert failure.value.message.endswith("it may take 300 MiB of memory at the most")
 
 
 async def test_a_host_that_dies_under_a_limit_tells_the_limit() -> None:
