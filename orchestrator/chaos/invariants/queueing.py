@@ -110,7 +110,8 @@ class _Queues:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._known: dict[tuple[str, str], _Waiter] = {}  # a hedge waits in two deployments
+        self.known: dict[tuple[str, str], _Waiter] = {}
+        """By deployment and request, gone ones too; a hedge waits in two deployments."""
         self._attempted: set[str] = set()
         self.waiting: dict[str, dict[str, _Waiter]] = {}
         """Deployment -> request -> what is known of it."""
@@ -122,7 +123,7 @@ class _Queues:
             case Kind.ACCEPT:
                 request = request_of(event)
                 shape = self._history.deployments.get(event.deployment)
-                self._known[event.deployment, request] = queue[request] = _Waiter(
+                self.known[event.deployment, request] = queue[request] = _Waiter(
                     request=request,
                     priority=int(event.number("priority")),
                     caller=event.text("caller", ""),
@@ -132,7 +133,7 @@ class _Queues:
                     tried=request in self._attempted,
                 )
             case Kind.RETRY:
-                waiter = self._known.get((event.deployment, request_of(event)))
+                waiter = self.known.get((event.deployment, request_of(event)))
                 if waiter is not None:
                     waiter.tried, waiter.not_before = True, event.number("not_before")
                     queue[waiter.request] = waiter
@@ -148,7 +149,7 @@ class _Queues:
                         first.tried = True
             case Kind.DISPATCH:
                 queue.pop(request_of(event), None)
-                return self._known.get((event.deployment, request_of(event)))
+                return self.known.get((event.deployment, request_of(event)))
             case _:
                 pass
         return None
@@ -187,6 +188,8 @@ def i16_priority_order(history: History) -> list[Violation]:
 def i23_callers_take_turns(history: History) -> list[Violation]:
     """Of two callers with requests at one level none is served again and again.
 
+    Whoever goes on to another deployment when its turn comes has had it.
+
     Raises:
         JournalError: An event lacks its request, priority or time.
     """
@@ -196,18 +199,18 @@ def i23_callers_take_turns(history: History) -> list[Violation]:
     """Deployment -> (request that waits, caller, level) -> that caller's turns meanwhile."""
     for place, event in enumerate(history.milestones):
         served = queues.follow(place, event)
+        if event.kind is Kind.ACCEPT and not event.flag("hedge"):
+            for left in passed.keys() - {event.deployment}:
+                if (left, request_of(event)) in queues.known:
+                    passed[left] = _after_turn(
+                        passed[left], queues.waiting[left], event.text("caller", "")
+                    )
         if event.kind is not Kind.DISPATCH or served is None:
             continue
         level = served.level(event.t)
-        turns = passed.get(event.deployment, Counter())
         waiting = queues.waiting[event.deployment]
-        # a caller's own turn ends the wait of all that it has waiting
-        passed[event.deployment] = Counter(
-            {
-                key: count
-                for key, count in turns.items()
-                if key[0] in waiting and waiting[key[0]].caller != served.caller
-            }
+        passed[event.deployment] = _after_turn(
+            passed.get(event.deployment, Counter()), waiting, served.caller
         )
         for other in waiting.values():
             if other.caller == served.caller or not other.may_start(event.t):
@@ -223,6 +226,19 @@ def i23_callers_take_turns(history: History) -> list[Violation]:
                 text = f"of {other.caller!r} waited at {event.t} s for {TURNS + 1} turns"
                 found.append(Violation("I23", other.request, f"{text} of {served.caller!r}"))
     return found
+
+
+def _after_turn(
+    turns: Counter[tuple[str, str, int]], waiting: dict[str, _Waiter], caller: str
+) -> Counter[tuple[str, str, int]]:
+    """What is left of the counts when that caller had its turn: it ends the wait of all its own."""
+    return Counter(
+        {
+            key: count
+            for key, count in turns.items()
+            if key[0] in waiting and waiting[key[0]].caller != caller
+        }
+    )
 
 
 def i24_only_the_least_urgent_is_shed(history: History) -> list[Violation]:
