@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from orchestrator.errors import UpstreamAuthenticationError
 from orchestrator.runners.remote.credentials import MAX_KEY_BYTES, Key, KeySource, key_from
 
+ENDING_SECONDS = 1.0
+"""For what was killed to be gone."""
+
 
 def command_source(command: Sequence[str], ttl: float) -> KeySource:
     """A program whose standard output is the key.
@@ -92,7 +95,14 @@ async def _output_of(process: Process) -> bytes:
 
 
 async def _end(process: Process) -> None:
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):  # it ended just now
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()  # a killed process is gone within moments
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):  # it ended just now
+        os.killpg(process.pid, signal.SIGKILL)
+    # a killed process is gone within moments, but asyncio tells nobody before its output has ended,
+    # and that is read no further once much of it lies here; whoever left the group may hold it open
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ENDING_SECONDS):
+            while process.stdout is not None and await process.stdout.read(MAX_KEY_BYTES):
+                pass
+            await process.wait()

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,15 @@ async def test_a_command_without_a_key_is_told_without_what_it_says(
 
     assert command[0] in caught.value.message
     assert "hush" not in caught.value.message
+
+
+async def test_a_command_that_has_said_far_too_much_is_over_at_once():
+    # in one write, which nobody can read from before it is whole: reading pauses after its first
+    says = "import fcntl, os, time; fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20);"
+    says += "os.write(1, b'x' * (1 << 20)); time.sleep(60)"
+
+    with pytest.raises(UpstreamAuthenticationError, match="printed more than"):
+        await fetched(sys.executable, "-c", says)
 
 
 async def test_a_command_that_is_given_up_is_killed_with_all_that_it_started(tmp_path: Path):
