@@ -110,8 +110,7 @@ class _Queues:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self.known: dict[tuple[str, str], _Waiter] = {}
-        """By deployment and request, gone ones too; a hedge waits in two deployments."""
+        self._known: dict[tuple[str, str], _Waiter] = {}  # a hedge waits in two deployments
         self._attempted: set[str] = set()
         self.waiting: dict[str, dict[str, _Waiter]] = {}
         """Deployment -> request -> what is known of it."""
@@ -123,7 +122,7 @@ class _Queues:
             case Kind.ACCEPT:
                 request = request_of(event)
                 shape = self._history.deployments.get(event.deployment)
-                self.known[event.deployment, request] = queue[request] = _Waiter(
+                self._known[event.deployment, request] = queue[request] = _Waiter(
                     request=request,
                     priority=int(event.number("priority")),
                     caller=event.text("caller", ""),
@@ -133,7 +132,7 @@ class _Queues:
                     tried=request in self._attempted,
                 )
             case Kind.RETRY:
-                waiter = self.known.get((event.deployment, request_of(event)))
+                waiter = self._known.get((event.deployment, request_of(event)))
                 if waiter is not None:
                     waiter.tried, waiter.not_before = True, event.number("not_before")
                     queue[waiter.request] = waiter
@@ -149,7 +148,7 @@ class _Queues:
                         first.tried = True
             case Kind.DISPATCH:
                 queue.pop(request_of(event), None)
-                return self.known.get((event.deployment, request_of(event)))
+                return self._known.get((event.deployment, request_of(event)))
             case _:
                 pass
         return None
@@ -188,7 +187,8 @@ def i16_priority_order(history: History) -> list[Violation]:
 def i23_callers_take_turns(history: History) -> list[Violation]:
     """Of two callers with requests at one level none is served again and again.
 
-    Whoever goes on to another deployment when its turn comes has had it.
+    Whoever is taken out of the queue has had its turn, whether it is dispatched then, goes on to
+    another deployment or ends because it can't be; whoever is shed, or was over before, has not.
 
     Raises:
         JournalError: An event lacks its request, priority or time.
@@ -197,14 +197,22 @@ def i23_callers_take_turns(history: History) -> list[Violation]:
     queues = _Queues(history)
     passed: dict[str, Counter[tuple[str, str, int]]] = {}
     """Deployment -> (request that waits, caller, level) -> that caller's turns meanwhile."""
+    shed: set[tuple[str, str]] = set()
     for place, event in enumerate(history.milestones):
+        taken = queues.waiting.get(event.deployment, {}).get(event.request or "")
         served = queues.follow(place, event)
-        if event.kind is Kind.ACCEPT and not event.flag("hedge"):
-            for left in passed.keys() - {event.deployment}:
-                if (left, request_of(event)) in queues.known:
-                    passed[left] = _after_turn(
-                        passed[left], queues.waiting[left], event.text("caller", "")
-                    )
+        if event.kind is Kind.SHED:
+            shed.add((event.deployment, request_of(event)))
+        if (
+            event.kind is Kind.DEQUEUE
+            and taken is not None
+            and (event.deployment, taken.request) not in shed
+        ):
+            passed[event.deployment] = _after_turn(
+                passed.get(event.deployment, Counter()),
+                queues.waiting[event.deployment],
+                taken.caller,
+            )
         if event.kind is not Kind.DISPATCH or served is None:
             continue
         level = served.level(event.t)
