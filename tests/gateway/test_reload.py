@@ -75,7 +75,7 @@ async def test_deployments_and_routes_are_added_removed_and_replaced():
     [
         (f"deployments:\n  {ONE}\n  b: {{slots: 0}}\n", r"gateway\.yaml:3: deployments\.b"),
         (f"deployments:\n  {OTHER}\nserver: {{drain: 1s, port: 1}}\n", r"server\.port, server\.dr"),
-        (f"deployments:\n  {OTHER}\nledger: {{path: /tmp/l.db}}\n", "only a restart .* ledger"),
+        (f"deployments:\n  {OTHER}\nledger: {{path: rows.db}}\n", "only a restart .* ledger"),
         (f"deployments:\n  {ONE}\n{PRICED}", "none at the start"),
     ],
 )

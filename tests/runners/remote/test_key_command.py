@@ -54,7 +54,8 @@ async def test_a_command_without_a_key_is_told_without_what_it_says(
 
 
 async def test_a_command_that_has_said_far_too_much_is_over_at_once():
-    # in one write, which nobody can read from before it is whole: reading pauses after its first
+    # in one write, which nobody can read from before it is whole: reading pauses after its first;
+    # and it would live on, so that only being killed ends it
     says = "import fcntl, os, time; fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20);"
     says += "os.write(1, b'x' * (1 << 20)); time.sleep(60)"
 
