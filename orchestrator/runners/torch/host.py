@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import faulthandler
 import os
+import re
 import resource
 import select
 import signal
@@ -110,6 +111,16 @@ def guard_against_orphanage(parent: int) -> None:
         raise PartedError
 
 
+def session_niceness(autogroup: str) -> int | None:
+    """The niceness that `/proc/PID/autogroup` tells, as in `/autogroup-25 nice 5`.
+
+    It tells nothing, and the file is empty, of a process in a control group with a share of its
+    own, as in most containers: no session is scheduled there.
+    """
+    found = re.search(r" nice (-?\d+)$", autogroup.strip())
+    return None if found is None else int(found[1])
+
+
 def stand_back(niceness: int) -> None:
     """Lowers this process's claim to the processor.
 
@@ -119,10 +130,11 @@ def stand_back(niceness: int) -> None:
     os.nice(niceness)
     if os.getsid(0) != os.getpid():
         return  # the session is somebody else's, too
-    with contextlib.suppress(OSError, ValueError):  # without the feature there is no such file
-        theirs = int(Path(f"/proc/{os.getppid()}/autogroup").read_text("utf-8").split()[-1])
-        ours = min(19, theirs + niceness)
-        Path("/proc/self/autogroup").write_text(str(ours), encoding="utf-8")
+    with contextlib.suppress(OSError):  # without the feature there is no such file
+        theirs = session_niceness(Path(f"/proc/{os.getppid()}/autogroup").read_text("utf-8"))
+        if theirs is not None:
+            ours = min(19, theirs + niceness)
+            Path("/proc/self/autogroup").write_text(str(ours), encoding="utf-8")
 
 
 def bound(settings: TorchSettings) -> None:
