@@ -85,6 +85,17 @@ class Bucket:
         self._at = now
 
 
+def highest_told(quota: Quota) -> float:
+    """The highest limit per minute that its provider may ever tell; 0 if it tells none."""
+    match quota.telling:
+        case "nothing":
+            return 0.0
+        case "more":
+            return EXAGGERATED * quota.per_minute
+        case _:
+            return quota.per_minute
+
+
 def hinted(form: Hint, seconds: float, now: float) -> float | None:
     """The seconds that are understood of a hint in that form; None if none are."""
     match form:

@@ -29,7 +29,7 @@ from orchestrator.chaos.simulation.caller import ask, cancel
 from orchestrator.chaos.simulation.loop import SimLoop, SimulationError
 from orchestrator.chaos.simulation.plan import Action, Caller, Injection, Plan, RouteShape, Shape
 from orchestrator.chaos.simulation.provider import Provider
-from orchestrator.chaos.simulation.quota import Bucket
+from orchestrator.chaos.simulation.quota import Bucket, highest_told
 from orchestrator.chaos.simulation.recorder import Recorder
 from orchestrator.deployment import RunningDeployment
 from orchestrator.events import Finished
@@ -219,6 +219,7 @@ class _Trial:
             limits["aging"] = shape.aging
         if shape.quota is not None:
             limits["learns"] = True
+            limits["told_per_second"] = highest_told(shape.quota) / SPAN_SECONDS
         if shape.account:
             limits["account"] = shape.account
         self._journal.record(

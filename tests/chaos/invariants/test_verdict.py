@@ -30,6 +30,7 @@ TOLD = (
     "1.1 key_limited r2 #2 key=0 used_up=true\n"
 )
 LEARNS = "0 deployment slots=2 learns=true permits_burst=2 permits_per_second=1\n"
+UNTOLD = "0 deployment slots=2 learns=true\n"
 
 HEALTHY = """
 0 run seed=1
@@ -368,7 +369,14 @@ BAD: list[tuple[str, str, str]] = [
         LEARNS + "0 dispatch r1 @w1 #1\n0.1 key_limited r1 #1 key=0\n"
         "0.2 dispatch r3 @w1 #3\n0.2 provider_start r3 #3\n1 dispatch r4 @w1 #4\n"
         "1 provider_start r4 #4",
-        "start 2 permitted at 1.0 s, 1.4",
+        "permitted at 1.0 s, too soon after 0.2 s",
+    ),
+    (
+        "I30",
+        UNTOLD + "0.1 dispatch r1 @w1 #1\n0.1 provider_start r1 #1\n0.5 key_limited r1 #1 key=0\n"
+        "0.6 dispatch r2 @w1 #2\n0.6 provider_start r2 #2\n1.5 dispatch r3 @w1 #3\n"
+        "1.5 provider_start r3 #3",
+        "permitted at 1.5 s, too soon after 0.6 s",
     ),
     ("I17", "0 submit r1\n1 terminal r1 outcome=error code=slow_consumer", "had read at once"),
     ("I18", "0 engine_start generation=1\n1 supervisor_dead", "was not poisoned"),
