@@ -99,7 +99,7 @@ class RunningDeployment:
         self.inflight = Inflight(
             deployment=plan.name,
             enqueue=self._enqueue,
-            dequeue=self.queue.discard,
+            dequeue=self._dequeue,
             on_accepted=self._accepted,
             on_gone=self._gone,
             slots=plan.slots,
@@ -296,6 +296,11 @@ class RunningDeployment:
         if shed is not None:
             metrics.for_deployment(self.plan.name).shed(shed.ticket.request.priority)
         return shed
+
+    def _dequeue(self, ticket: Ticket) -> None:
+        self.queue.discard(ticket)
+        if self.gates.limiter.shares:  # others may wait behind it for a key
+            self._take_turn()
 
     def _accepted(self) -> None:
         self.gates.retry.budget.accepted(asyncio.get_running_loop().time())

@@ -13,6 +13,7 @@ idle slot, needs no line.
 """
 
 import heapq
+import math
 from collections import OrderedDict
 
 from orchestrator.inflight import Ticket
@@ -161,6 +162,21 @@ class Turns:
                 return lines[0].first if len(lines) == 1 else min(map(_first, lines), key=_age)
         return None
 
+    def level(self, ticket: Ticket, now: float) -> int:
+        """Of whose turn it is (loop time, seconds)."""
+        if self._alone is not None:
+            return self._level(ticket, now)
+        return self._lines[ticket.request.priority][ticket.request.caller].level
+
+    def next_rise(self, now: float) -> float:
+        """Loop time, seconds, at which somebody rises next, if it is here still; else infinite."""
+        if self._alone is None:
+            return self._due[0][0] if self._due else math.inf
+        level = self._level(self._alone, now)
+        if self._aging is None or level == TOP:
+            return math.inf
+        return self._alone.arrived_at + (level + 1 - self._alone.request.priority) * self._aging
+
     def serve(self, ticket: Ticket) -> None:
         """Takes out whose turn it was; its caller's next turn comes after all the others'."""
         if self._alone is not None:
@@ -237,7 +253,12 @@ class Turns:
         priority = ticket.request.priority
         if self._aging is None or priority == TOP:
             return priority
-        return min(TOP, priority + int((now - ticket.arrived_at) / self._aging))
+        risen = int((now - ticket.arrived_at) / self._aging)
+        if ticket.arrived_at + (risen + 1) * self._aging <= now:
+            risen += (
+                1  # a quotient may be rounded down where it is due, and then it would be so late
+            )
+        return min(TOP, priority + risen)
 
     def _place(self, line: Line) -> None:
         """Puts a line, whose first may be another one now, into the ring where it belongs."""

@@ -1,5 +1,6 @@
 """Whose turn it is, against rules that are checked by looking at everybody; what a turn costs."""
 
+import math
 import sys
 from collections import Counter
 from types import FrameType
@@ -146,6 +147,21 @@ class TurnsMachine(RuleBasedStateMachine):
             assert self.level(ticket) < priority
 
     @invariant()
+    def the_first_one_tells_the_highest_level_until_somebody_rises(self) -> None:
+        first = self.turns.first(self.now)
+        if first is None:
+            return
+        level = max(map(self.level, self.waiting))
+        rises = [
+            ticket.arrived_at + (self.level(ticket) + 1 - ticket.request.priority) * AGING
+            for ticket in self.waiting
+            if self.level(ticket) == level < TOP
+        ]
+
+        assert self.turns.level(first, self.now) == level
+        assert self.now < self.turns.next_rise(self.now) <= min(rises, default=math.inf)
+
+    @invariant()
     def nothing_is_left_of_who_does_not_wait(self) -> None:
         lines = {
             (ticket.request.priority, ticket.request.caller)
@@ -193,6 +209,19 @@ def test_a_higher_class_goes_first_until_the_lower_one_has_waited_long_enough() 
 
     assert turns.first(2 * AGING - 0.01) is high
     assert turns.first(2 * AGING) is old
+
+
+@pytest.mark.parametrize("arrived_at", [0.1, 0.7, 3.3, 1e6 + 0.1])
+def test_who_waits_alone_is_at_its_next_level_when_it_was_said_to_be(arrived_at: float) -> None:
+    turns, aging, now = Turns(0.1), 0.1, arrived_at
+    ticket = waits(turns, make_ticket(0, Priority.BACKGROUND, at=arrived_at))
+
+    levels = [turns.level(ticket, now)]
+    while (now := turns.next_rise(now)) < math.inf:
+        levels.append(turns.level(ticket, now))
+
+    assert levels == [0, 1, 2, 3]
+    assert Turns(aging).next_rise(0.0) == Turns(None).next_rise(0.0) == math.inf
 
 
 def test_without_aging_the_lowest_class_waits_as_long_as_a_higher_one_comes() -> None:

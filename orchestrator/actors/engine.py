@@ -163,6 +163,8 @@ class Engine(LoopActor):
                 continue
             request, limiter = ticket.request, self._gates.limiter
             prompt, answer = request.estimated_prompt_tokens, request.estimated_answer_tokens
+            if limiter.shares:
+                limiter.level = self._queue.level(ticket, now)
             permit = limiter.reserve(prompt, answer, now)
             if permit is None:
                 self._wait(limiter.ready_at(prompt, answer, now), now)
@@ -182,6 +184,8 @@ class Engine(LoopActor):
         self._queue.pace.hold(ready_at, now)
         due = self._queue.next_time()
         when = ready_at if due is None else min(ready_at, due)
+        if self._gates.limiter.shares:  # with another level it may go before another deployment
+            when = min(when, self._queue.next_rise(now))
         self._wake_at(when if when < math.inf else None)  # else the end of an attempt wakes it
 
     def _assign(self, worker: str, ticket: Ticket, permit: Permit, now: float) -> None:

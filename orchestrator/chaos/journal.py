@@ -13,12 +13,12 @@ left out). `deployment` may be left out everywhere in a run with one nameless de
                     slow machine
     deployment      -; deployment, slots, queue_capacity, [permits_burst, permits_per_second],
                     [max_restarts, restart_window], [retry_share, retry_floor, retry_window],
-                    [probes], [open_for, max_open_for], [aging], [waiting], [learns, told_per_second], [account]:
-                    one per deployment, before all others; a limit that is left out isn't judged;
-                    aging is seconds per class, waiting are places beyond the capacity; open_for is
-                    in seconds; learns if what a provider says of its limits counts, and
-                    told_per_second is the most requests that it may say; deployments of one
-                    account have the limits of their keys in common
+                    [probes], [open_for, max_open_for], [aging], [waiting],
+                    [learns, told_per_second], [account]: one per deployment, before all others; a
+                    limit that is left out isn't judged; aging is seconds per class, waiting are
+                    places beyond the capacity; open_for is in seconds; learns if what a provider
+                    says of its limits counts, and told_per_second is the most requests that it may
+                    say; deployments of one account have the limits of their keys in common
     engine_start    -; deployment, generation: an engine begins to accept
     poison          -; deployment, cause: class and text of the root cause
     supervisor_dead -; deployment: nobody watches it any more

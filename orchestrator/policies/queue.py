@@ -179,6 +179,14 @@ class PriorityQueue:
                 self._turns.add(ticket)
         return self._turns.first(now)
 
+    def level(self, ticket: Ticket, now: float) -> int:
+        """How urgent that one is which `peek` has just returned: its class and its wait."""
+        return self._turns.level(ticket, now)
+
+    def next_rise(self, now: float) -> float:
+        """Loop time, seconds, at which `level` may be higher; infinite if it stays as it is."""
+        return self._turns.next_rise(now)
+
     def pop(self, ticket: Ticket) -> None:
         """Takes the request out that `peek` has just returned."""
         ticket.queued = False

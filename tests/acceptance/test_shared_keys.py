@@ -9,9 +9,9 @@ import pytest
 from orchestrator.chaos.simulation.world import run
 from orchestrator.config import parse
 from orchestrator.errors import UpstreamRateLimitedError
-from orchestrator.plan import DeploymentPlan, plan_deployments
+from orchestrator.plan import DeploymentPlan, QueueSettings, plan_deployments
 from orchestrator.policies.limits.settings import Account, RateLimits
-from orchestrator.request import PriorityRequest
+from orchestrator.request import Priority, PriorityRequest
 from orchestrator.wiring import System
 from tests.acceptance.test_limits_at_the_provider import MINUTE, Recording, most_in_a_minute
 from tests.fakes.systems import assert_at_rest, make_request, read
@@ -20,8 +20,13 @@ LIMIT = 60
 ACCOUNT = Account("http://provider/v1", "m", "key")
 
 
-def two(recording: Recording, account: Account | None, *, slots: int = 8) -> System:
-    limits = RateLimits(requests_per_minute=LIMIT, learn=True)
+def two(
+    recording: Recording,
+    account: Account | None,
+    *,
+    slots: int = 8,
+    limits: RateLimits = RateLimits(requests_per_minute=LIMIT, learn=True),  # noqa: B008 - frozen
+) -> System:
     plans = [
         DeploymentPlan(
             name=name, factory=recording.factory(), slots=slots, limits=limits, account=account
@@ -100,6 +105,80 @@ def test_a_deployment_that_dies_in_line_does_not_hold_up_the_other() -> None:
         return at
 
     assert run(0, main) < 4.0
+
+
+def served_after(requests: Sequence[tuple[float, str, Priority]], aging: float) -> list[float]:
+    """Seconds from each arrival to its answer; with the one key an attempt a second may start."""
+    recording = Recording()
+    plans = [
+        DeploymentPlan(
+            name=name,
+            factory=recording.factory(),
+            slots=8,
+            limits=RateLimits(requests_per_minute=LIMIT),
+            account=ACCOUNT,
+            queue=QueueSettings(aging=aging),
+        )
+        for name in ("quick", "batch")
+    ]
+    system = System(plans, monitored=False)
+
+    async def wait_for(at: float, model: str, priority: Priority) -> float:
+        await asyncio.sleep(at)
+        request = make_request(model=model, priority=priority, timeout=900.0)
+        system.router.submit(request)
+        await read(request)
+        return asyncio.get_running_loop().time() - at
+
+    async def main() -> list[float]:
+        system.start()
+        await system.settled()
+        waited = await asyncio.gather(*(wait_for(*request) for request in requests))
+        await system.aclose()
+        return waited
+
+    return run(0, main)
+
+
+def test_the_urgent_request_of_one_deployment_goes_before_what_waits_at_another() -> None:
+    crowd = [(0.0, "batch", Priority.NORMAL)] * LIMIT
+
+    *rest, urgent = served_after([*crowd, (10.0, "quick", Priority.HIGH)], aging=900.0)
+
+    assert urgent < 1.5
+    assert max(rest) > 50.0
+
+
+def test_endless_urgent_requests_at_one_deployment_do_not_starve_another_one() -> None:
+    aging = 10.0
+    endless = [(second / 2, "quick", Priority.CRITICAL) for second in range(240)]
+
+    waited, *_ = served_after([(30.0, "batch", Priority.BACKGROUND), *endless], aging)
+
+    assert 2 * aging < waited < 3 * aging + 3.0
+
+
+def test_when_an_urgent_request_has_ended_who_waits_behind_it_at_another_goes_at_once() -> None:
+    async def main() -> float:
+        recording = Recording()
+        system = two(recording, ACCOUNT, limits=RateLimits(tokens_per_minute=1000))
+        system.start()
+        await system.settled()
+        loop, limiter = asyncio.get_running_loop(), system.deployments["quick"].gates.limiter
+        permit = limiter.reserve(500, 0, loop.time())
+        assert permit is not None
+        large = make_request(model="quick", priority=Priority.HIGH, max_tokens=900, timeout=5.0)
+        small = make_request(model="batch", max_tokens=10, timeout=90.0)
+        for request in (large, small):
+            system.router.submit(request)
+            await asyncio.sleep(0.1)
+        await asyncio.gather(read(large), read(small))
+        permit.spend()
+        at = loop.time()
+        await system.aclose()
+        return at
+
+    assert run(0, main) == pytest.approx(5.0, abs=0.1)
 
 
 TWO = """

@@ -27,7 +27,7 @@ class Violation:
     """One place where an invariant didn't hold."""
 
     id: str
-    """`I1` to `I30`."""
+    """`I1` to `I32`."""
     request: str | None
     """Whose; None if it concerns no single request."""
     text: str

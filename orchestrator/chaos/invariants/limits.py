@@ -89,22 +89,21 @@ class _Keys:
         self.never_sent: dict[str, list[float]] = {}
         """Account -> when permits were given with which nothing was sent, with whichever key."""
         self.refused: dict[_Key, _Refused] = {}
-        self._permitted: dict[_Attempt, Event] = {}
+        self._permitted: dict[_Attempt, float] = {}
         sent = {
-            (event.request, event.epoch)
+            (event.request, event.epoch): history.key_of(event)
             for kind in (Kind.PROVIDER_START, Kind.KEY_LIMITED)
             for event in history.of(kind)
         }
         for event in history.milestones:
-            attempt = event.request, event.epoch
             if event.kind is Kind.DISPATCH:
-                self._permitted[attempt] = event
-                if attempt not in sent:
+                attempt = event.request, event.epoch
+                self._permitted[attempt] = event.t
+                if (key := sent.get(attempt)) is not None:
+                    self.starts.setdefault(key, []).append((event.t, event.request))
+                else:
                     account, _ = history.key_of(event)
                     self.never_sent.setdefault(account, []).append(event.t)
-            elif event.kind is Kind.PROVIDER_START:
-                at = self._permitted.get(attempt, event).t
-                self.starts.setdefault(history.key_of(event), []).append((at, event.request))
             elif event.kind is Kind.KEY_LIMITED:
                 self._refuse(history, event)
 
@@ -114,7 +113,7 @@ class _Keys:
         known = len(self.starts.get(key, ())) + len(self.never_sent.get(key[0], ()))
         refused.measured = max(refused.measured, known / max(event.t, SHORTEST_MEASURE))
         begun = self._permitted.get((event.request, event.epoch))
-        if begun is not None and (not refused.at or begun.t > refused.at[-1][0]):
+        if begun is not None and (not refused.at or begun > refused.at[-1][0]):
             refused.at.append((event.t, refused.measured))
 
 
@@ -133,7 +132,7 @@ def i30_a_refused_key_is_slowed_down(history: History) -> list[Violation]:
         settings = history.settings(refused.deployment)
         if not settings.flag("learns"):
             continue
-        starts = sorted(keys.starts.get(key, ()))
+        starts = keys.starts.get(key, ())
         never_sent = keys.never_sent.get(key[0], ())
         for at, measured in refused.at:
             rate = settings.number("permits_per_second", 0.0)

@@ -80,7 +80,9 @@ def _refused_rightly(history: History, reject: Event, asked: float | None) -> li
 
 
 @dataclass(slots=True)
-class _Waiter:
+class Waiter:
+    """A request in a queue."""
+
     request: str
     priority: int
     caller: str
@@ -94,14 +96,16 @@ class _Waiter:
     tried: bool = False
 
     def level(self, now: float) -> int:
+        """How urgent it is then, by its class and what waiting has added (seconds of the run)."""
         aged = (now - self.since) / self.aging
         return min(int(max(Priority)), self.priority + int(max(0.0, aged)))
 
     def may_start(self, now: float) -> bool:
+        """Whether its backoff is over then."""
         return self.not_before <= now - GRACE
 
 
-class _Queues:
+class Queues:
     """Who waits in which deployment, as the journal goes on.
 
     Raises:
@@ -110,19 +114,19 @@ class _Queues:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._known: dict[tuple[str, str], _Waiter] = {}  # a hedge waits in two deployments
+        self._known: dict[tuple[str, str], Waiter] = {}  # a hedge waits in two deployments
         self._attempted: set[str] = set()
-        self.waiting: dict[str, dict[str, _Waiter]] = {}
+        self.waiting: dict[str, dict[str, Waiter]] = {}
         """Deployment -> request -> what is known of it."""
 
-    def follow(self, place: int, event: Event) -> _Waiter | None:
+    def follow(self, place: int, event: Event) -> Waiter | None:
         """Goes one event on; returns who is dispatched by it, taken out of its queue already."""
         queue = self.waiting.setdefault(event.deployment, {})
         match event.kind:
             case Kind.ACCEPT:
                 request = request_of(event)
                 shape = self._history.deployments.get(event.deployment)
-                self._known[event.deployment, request] = queue[request] = _Waiter(
+                self._known[event.deployment, request] = queue[request] = Waiter(
                     request=request,
                     priority=int(event.number("priority")),
                     caller=event.text("caller", ""),
@@ -164,7 +168,7 @@ def i16_priority_order(history: History) -> list[Violation]:
         JournalError: An event lacks its request, priority or time.
     """
     found: list[Violation] = []
-    queues = _Queues(history)
+    queues = Queues(history)
     for place, event in enumerate(history.milestones):
         served = queues.follow(place, event)
         if event.kind is not Kind.DISPATCH:
@@ -194,7 +198,7 @@ def i23_callers_take_turns(history: History) -> list[Violation]:
         JournalError: An event lacks its request, priority or time.
     """
     found: list[Violation] = []
-    queues = _Queues(history)
+    queues = Queues(history)
     passed: dict[str, Counter[tuple[str, str, int]]] = {}
     """Deployment -> (request that waits, caller, level) -> that caller's turns meanwhile."""
     shed: set[tuple[str, str]] = set()
@@ -237,7 +241,7 @@ def i23_callers_take_turns(history: History) -> list[Violation]:
 
 
 def _after_turn(
-    turns: Counter[tuple[str, str, int]], waiting: dict[str, _Waiter], caller: str
+    turns: Counter[tuple[str, str, int]], waiting: dict[str, Waiter], caller: str
 ) -> Counter[tuple[str, str, int]]:
     """What is left of the counts when that caller had its turn: it ends the wait of all its own."""
     return Counter(
@@ -256,10 +260,10 @@ def i24_only_the_least_urgent_is_shed(history: History) -> list[Violation]:
         JournalError: An event lacks its request, priority or time.
     """
     found: list[Violation] = []
-    queues = _Queues(history)
+    queues = Queues(history)
     left: dict[str, set[str]] = {}
     """Deployment -> those that it has shed."""
-    pending: tuple[Event, _Waiter] | None = None
+    pending: tuple[Event, Waiter] | None = None
     for place, event in enumerate(history.milestones):
         waiting = queues.waiting.get(event.deployment, {})
         if event.kind is Kind.SHED:
@@ -280,14 +284,14 @@ def i24_only_the_least_urgent_is_shed(history: History) -> list[Violation]:
     return found
 
 
-def _spared(crowd: list[_Waiter], level: int, now: float) -> _Waiter | None:
+def _spared(crowd: list[Waiter], level: int, now: float) -> Waiter | None:
     """One of a class who should have been shed before somebody of that level; None if nobody.
 
     Of a class the caller with most waiting gives up, the youngest that was never tried. Who backs
     off isn't counted there, and a journal can't tell who just stopped to; so each caller that may
     have most waiting must have somebody who was never tried, and none of them risen as far.
     """
-    untried: dict[str, list[_Waiter]] = {}
+    untried: dict[str, list[Waiter]] = {}
     sizes: Counter[str] = Counter()
     for other in crowd:
         sizes[other.caller] += 1
@@ -304,7 +308,7 @@ def _spared(crowd: list[_Waiter], level: int, now: float) -> _Waiter | None:
 
 
 def _less_urgent(
-    event: Event, shed: _Waiter, waiting: dict[str, _Waiter], by: str
+    event: Event, shed: Waiter, waiting: dict[str, Waiter], by: str
 ) -> list[Violation]:
     taker = waiting[by]
     if shed.priority < taker.priority and shed.level(event.t - GRACE) < taker.priority:

@@ -12,6 +12,7 @@ from orchestrator.chaos.invariants import (
     queueing,
     reloads,
     routes,
+    sharing,
     supervision,
 )
 from orchestrator.chaos.invariants.history import Check, History, Violation
@@ -51,6 +52,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "I29": limits.i29_what_is_left_is_believed,
         "I30": limits.i30_a_refused_key_is_slowed_down,
         "I31": reloads.i31_a_reload_ends_nobody,
+        "I32": sharing.i32_the_most_urgent_gets_the_key,
         "I22": answers.i22_all_is_well_after_the_heal,
     }
 )

@@ -42,6 +42,9 @@ class RateLimiter:
         self._lines: Sequence[Line] = ()
         self.shares = False
         """Whether another deployment may stand in its way."""
+        self.level = 0
+        """Of the request for which it is asked next, by its class and what waiting has added;
+        written by whoever asks, where others may stand in its way."""
         self.on_turn: Callable[[], None] = _nobody_waits
         """Called when it may be its turn at a key that it shares."""
         self._out = 0
@@ -103,7 +106,7 @@ class RateLimiter:
             number = self._next
             key = self.keys[number]
             self._next = (number + 1) % len(self.keys)
-            if key.line is not None and not key.line.lets(self):
+            if key.line is not None and not key.line.lets(self, self.level):
                 continue
             permit = key.reserve(prompt, answer, now)
             if permit is not None:
@@ -111,8 +114,8 @@ class RateLimiter:
                 if self.shares:
                     self._has_taken(permit)
                 return permit
-        for line in self._lines:
-            line.join(self, self.on_turn)
+        if self.shares:
+            self._stand(prompt, answer)
         return None
 
     def withdraw(self) -> None:
@@ -127,10 +130,19 @@ class RateLimiter:
         """
         return min(
             key.ready_at(prompt, answer, now)
-            if key.line is None or key.line.lets(self)
+            if key.line is None or key.line.lets(self, self.level)
             else math.inf
             for key in self.keys
         )
+
+    def _stand(self, prompt: int, answer: int) -> None:
+        for key in self.keys:
+            if key.line is None:
+                continue
+            if key.too_large(prompt, answer) is None:
+                key.line.join(self, self.on_turn, self.level)
+            else:  # others needn't wait behind what this key can never serve
+                key.line.leave(self)
 
     def _has_taken(self, permit: Permit) -> None:
         self._out += 1

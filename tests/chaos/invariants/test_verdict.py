@@ -30,6 +30,14 @@ TOLD = (
     "1.1 key_limited r2 #2 key=0 used_up=true\n"
 )
 LEARNS = "0 deployment slots=2 learns=true permits_burst=2 permits_per_second=1\n"
+PAIR = (
+    "0 deployment deployment=a slots=2 queue_capacity=4 account=k aging=1\n"
+    "0 deployment deployment=b slots=2 queue_capacity=4 account=k aging=1\n"
+    "0 attempt_end r0 @a1 #0 deployment=a verdict=none\n"
+    "0 accept r1 deployment=a priority=2 deadline=9 depth=1\n"
+    "{came} accept r2 deployment=b priority=1 deadline=9 depth=1\n"
+    "{at} dispatch r2 @b1 #2 deployment=b\n"
+)
 UNTOLD = "0 deployment slots=2 learns=true\n"
 
 HEALTHY = """
@@ -140,6 +148,11 @@ GOOD: dict[str, str] = {
     "0.1 provider_start r2 #2\n0.1 key_limited r1 #1 key=0\n0.2 key_limited r2 #2 key=0\n"
     "0.2 dispatch r3 @w1 #3\n0.2 provider_start r3 #3\n2.1 dispatch r4 @w1 #4\n"
     "2.1 provider_start r4 #4",
+    # its slot is idle too shortly; then r2 has risen as far; then its slot is dead
+    "I32": PAIR.format(came=0.02, at=0.02)
+    + PAIR.format(came=0.02, at=2.5)
+    + "2.6 worker_dead @a1 deployment=a\n2.6 accept r3 deployment=b priority=1 deadline=9 depth=1\n"
+    "3 dispatch r3 @b1 #3 deployment=b",
     "I17": "0 submit r1 reads=never\n1 terminal r1 outcome=error code=slow_consumer\n"
     "0 submit r2\n1 terminal r2 outcome=error code=deadline_exceeded",
     "I18": "0 engine_start generation=1\n1 supervisor_dead\n1 poison cause=stopped",
@@ -378,6 +391,7 @@ BAD: list[tuple[str, str, str]] = [
         "1.5 provider_start r3 #3",
         "permitted at 1.5 s, too soon after 0.6 s",
     ),
+    ("I32", PAIR.format(came=0.5, at=0.5), "overtaken at a key by r2 at 0.5 s"),
     ("I17", "0 submit r1\n1 terminal r1 outcome=error code=slow_consumer", "had read at once"),
     ("I18", "0 engine_start generation=1\n1 supervisor_dead", "was not poisoned"),
     ("I18", "1 supervisor_dead\n3 engine_start generation=2", "served at 3.0 s without"),

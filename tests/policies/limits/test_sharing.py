@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from orchestrator.chaos.simulation.world import run
 from orchestrator.policies.limits.key import Permit
@@ -107,21 +108,145 @@ def test_who_waits_no_more_lets_the_next_one_go_and_tells_it_so() -> None:
     assert run(0, main) == (["first", "second"], float("inf"), True)
 
 
+def test_a_more_urgent_request_of_another_one_goes_before_whoever_came_first() -> None:
+    async def main() -> tuple[list[bool], list[str]]:
+        batch, quick = sharing(RateLimits(concurrency=1), 2)
+        woken: list[str] = []
+        batch.on_turn = lambda: woken.append("batch")
+        quick.on_turn = lambda: woken.append("quick")
+        batch.level, quick.level = 0, 2
+        permit = batch.reserve(1, 1, 0.0)
+        assert permit is not None
+        got = [batch.reserve(1, 1, 0.0), quick.reserve(1, 1, 0.0)]
+        permit.release()
+        got += [batch.reserve(1, 1, 0.0), quick.reserve(1, 1, 0.0)]
+        return [permit is not None for permit in got], woken
+
+    assert run(0, main) == ([False, False, False, True], ["quick", "batch"])
+
+
+def test_who_has_risen_as_high_as_the_others_is_not_overtaken_by_their_later_ones() -> None:
+    async def main() -> list[bool]:
+        large, small = sharing(RateLimits(tokens_per_minute=100), 2)
+        large.level, small.level = 0, 3
+        got = [small.reserve(50, 0, 0.0), large.reserve(90, 0, 1.0), small.reserve(10, 0, 2.0)]
+        large.level = 3
+        got += [large.reserve(90, 0, 3.0), small.reserve(10, 0, 4.0), large.reserve(90, 0, 70.0)]
+        return [permit is not None for permit in got]
+
+    assert run(0, main) == [True, False, True, False, False, True]
+
+
+def test_when_the_urgent_one_in_line_has_gone_whoever_is_first_now_is_told() -> None:
+    async def main() -> tuple[list[str], float]:
+        batch, quick = sharing(RateLimits(concurrency=1), 2)
+        woken: list[str] = []
+        batch.on_turn = lambda: woken.append("batch")
+        batch.level, quick.level = 1, 3
+        permit = quick.reserve(1, 1, 0.0)
+        assert permit is not None
+        assert batch.reserve(1, 1, 0.0) is None
+        assert quick.reserve(1, 1, 0.0) is None
+        quick.level = 0  # it was canceled, and behind it there is one that can wait
+        assert quick.reserve(1, 1, 0.0) is None
+        permit.release()
+        return woken, batch.ready_at(1, 1, 5.0)
+
+    assert run(0, main) == (["batch", "batch"], 5.0)
+
+
+def test_a_request_stands_in_no_line_of_a_key_that_is_too_small_for_it() -> None:
+    async def main() -> list[bool]:
+        shared, few = SharedKeys(), RateLimits(tokens_per_minute=10)
+        large, small = RateLimiter(few, [few, RateLimits(concurrency=1)]), RateLimiter(few)
+        other = Account("http://p/v1", "m", "other")
+        shared.join(large, [(ONE, few), (other, RateLimits(concurrency=1))])
+        shared.join(small, [(ONE, few)])
+        got = [large.reserve(50, 0, 0.0), large.reserve(50, 0, 0.0), small.reserve(5, 0, 0.0)]
+        return [permit is not None for permit in got]
+
+    assert run(0, main) == [True, False, True]
+
+
+class LineMachine(RuleBasedStateMachine):
+    """The line, against all who wait, sorted; whoever is first must know that it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = Line()
+        self.waiting: dict[int, int] = {}
+        self.was_first: int | None = None
+        self.told: set[int] = set()
+        """Who asked and was let, or was woken, by the last step."""
+
+    def first(self) -> int | None:
+        return max(self.waiting, key=lambda who: self.waiting[who], default=None)
+
+    @rule(who=st.integers(0, 3), level=st.integers(0, 3), room=st.booleans())
+    def ask(self, who: int, level: int, room: bool) -> None:
+        places = list(self.waiting)
+        mine = places.index(who) if who in places else len(places)
+        expected = all(
+            theirs < level or (theirs == level and mine < places.index(other))
+            for other, theirs in self.waiting.items()
+            if other != who
+        )
+
+        self.was_first, self.told = self.first(), {who} if expected else set()
+        assert self.line.lets(who, level) == expected
+        if expected and room:
+            self.waiting.pop(who, None)
+            self.line.leave(who)
+        else:
+            self.waiting[who] = level
+            self.line.join(who, lambda: self.woken(who), level)
+
+    @rule(who=st.integers(0, 3))
+    def leave(self, who: int) -> None:
+        self.was_first, self.told = self.first(), set()
+        self.waiting.pop(who, None)
+        self.line.leave(who)
+
+    @rule()
+    def something_is_given_back(self) -> None:
+        self.was_first, self.told = None, set()
+        self.line.wake()
+
+    def woken(self, who: int) -> None:
+        assert who == self.first()
+        self.told.add(who)
+
+    @invariant()
+    def whoever_has_become_the_first_knows_of_it(self) -> None:
+        first = self.first()
+        assert first in {None, self.was_first} or first in self.told
+
+
+TestLineAgainstAllWhoWait = LineMachine.TestCase
+TestLineAgainstAllWhoWait.settings = settings(
+    max_examples=30, stateful_step_count=20, deadline=None
+)
+
+
 @settings(deadline=None)
 @given(
     steps=st.lists(
-        st.tuples(st.integers(0, 2), st.sampled_from(["ask", "end", "leave"])), max_size=60
+        st.tuples(st.integers(0, 2), st.sampled_from(["ask", "end", "leave"]), st.integers(0, 3)),
+        max_size=60,
     )
 )
-def test_permits_add_up_and_nobody_who_waits_is_forgotten(steps: list[tuple[int, str]]) -> None:
+def test_permits_add_up_and_nobody_who_waits_is_forgotten(
+    steps: list[tuple[int, str, int]],
+) -> None:
     limits = RateLimits(concurrency=2)
 
     async def main() -> None:
         limiters = sharing(limits, 3)
         out: list[list[Permit]] = [[], [], []]
-        for who, step in steps:
+        for who, step, level in steps:
             match step:
                 case "ask":
+                    limiters[who].level = level
                     permit = limiters[who].reserve(1, 1, 0.0)
                     if permit is not None:
                         out[who].append(permit)
@@ -149,7 +274,7 @@ def test_permits_add_up_and_nobody_who_waits_is_forgotten(steps: list[tuple[int,
 def test_a_place_in_line_is_kept_however_often_it_asks() -> None:
     line, woken = Line(), list[int]()
     for who in (1, 2, 1):
-        line.join(who, lambda who=who: woken.append(who))
+        line.join(who, lambda who=who: woken.append(who), 0)
 
     line.wake()
     line.leave(2)
@@ -157,4 +282,4 @@ def test_a_place_in_line_is_kept_however_often_it_asks() -> None:
     line.wake()
 
     assert woken == [1]
-    assert line.lets(3)
+    assert line.lets(3, 0)

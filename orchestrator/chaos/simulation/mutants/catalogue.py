@@ -27,6 +27,7 @@ QUEUE = "orchestrator.policies.queue"
 ROUTER, JOURNEY = "orchestrator.routing.router", "orchestrator.routing.journey"
 WIRING = "orchestrator.wiring"
 KEY = "orchestrator.policies.limits.key"
+SHARING = "orchestrator.policies.limits.sharing"
 PROTOTYPE = "the prototype of the simulation"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -85,6 +86,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("pause of a key ignored", RAKKA, instead_of(RateLimiter, policies.IgnoresPauses)),
     Mutant("permit of another key", HERE, instead_of(RateLimiter, policies.SendsTheNextKey)),
     Mutant("stays in line", HERE, instead_of(RateLimiter, policies.StaysInLine)),
+    Mutant("a key's line is jumped", HERE, (Patch(SHARING, "Line", policies.JumpsTheLine),)),
+    Mutant(
+        "a key's line knows no urgency", HERE, (Patch(SHARING, "Line", policies.KnowsNoUrgency),)
+    ),
     Mutant("one key, two limits", HERE, instead_of(SharedKeys, policies.SharesNothing)),
     Mutant("earlier of two pauses", "LiteLLM", grafted([policies.RestsForTheSooner])),
     Mutant("what is left ignored", HERE, (Patch(KEY, "Mirror", policies.HearsAndForgets),)),

@@ -1,6 +1,6 @@
 """Bugs of the queue, the permits, the breaker and the retry budget."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pybreaker import CircuitBreaker, CircuitBreakerState
 from typing_extensions import override
@@ -11,6 +11,7 @@ from orchestrator.policies.breaker import Breaker
 from orchestrator.policies.concurrency import Concurrency
 from orchestrator.policies.limits.key import KeyLimiter, KeyState, Permit
 from orchestrator.policies.limits.limiter import RateLimiter
+from orchestrator.policies.limits.line import Line
 from orchestrator.policies.limits.mirror import Mirror
 from orchestrator.policies.limits.pace import Throttle
 from orchestrator.policies.limits.settings import Account, RateLimits
@@ -63,6 +64,26 @@ class StaysInLine(RateLimiter):
     @override
     def withdraw(self) -> None:
         pass
+
+
+class JumpsTheLine(Line):
+    """Whoever comes for a key takes what is there, whoever waits for it."""
+
+    @override
+    def lets(self, who: object, level: int) -> bool:
+        return True
+
+
+class KnowsNoUrgency(Line):
+    """Who waits for a key is served as it came, however urgent anybody is."""
+
+    @override
+    def lets(self, who: object, level: int) -> bool:
+        return super().lets(who, 0)
+
+    @override
+    def join(self, who: object, wake: Callable[[], None], level: int) -> None:
+        super().join(who, wake, 0)
 
 
 class SharesNothing(SharedKeys):
