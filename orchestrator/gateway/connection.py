@@ -9,7 +9,7 @@ import logging
 import math
 import re
 import resource
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import ClassVar
@@ -17,11 +17,12 @@ from typing import ClassVar
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from orchestrator.gateway.failure import error_object, send_json
 from orchestrator.gateway.heads import HeadHolder
 from orchestrator.gateway.shape import shaped
+from orchestrator.gateway.until_close import HTTP_1_0, until_close
 from orchestrator.gateway.visit import PROBES
 
 logger = logging.getLogger(__name__)
@@ -183,6 +184,14 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self._probes_only:
             self.cycle.keep_alive = False
+
+    @override
+    def _start_asgi_task(
+        self, cycle: RequestResponseCycle, app: Callable[..., Awaitable[None]]
+    ) -> None:
+        if cycle.scope["http_version"] == HTTP_1_0:
+            app = until_close(app, cycle)
+        super()._start_asgi_task(cycle, app)
 
     @override
     def on_body(self, body: bytes) -> None:
