@@ -1,6 +1,7 @@
 """What was asked, told apart by its bytes or by its meaning; of a large body a piece at a time."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -29,14 +30,21 @@ class Asked:
         asked = {k: v for k, v in self.members.items() if k not in NOT_ASKED}
         if not is_large(self.body):
             return hashlib.sha256(_canonical.encode(asked)).digest()
-        return await fingerprint_of(await encode_large(asked, order=True))
+        return await _digest_of(await encode_large(asked, order=True))
 
 
 async def fingerprint_of(content: bytes) -> bytes:
     """A digest of exactly these bytes."""
-    digest = hashlib.sha256(content[:HASHED_BYTES])
-    pace = Pace()
-    for start in range(HASHED_BYTES, len(content), HASHED_BYTES):
+    if len(content) <= HASHED_BYTES:
+        return hashlib.sha256(content).digest()
+    whole = memoryview(content)
+    starts = range(0, len(content), HASHED_BYTES)
+    return await _digest_of(whole[start : start + HASHED_BYTES] for start in starts)
+
+
+async def _digest_of(pieces: Iterable[bytes | memoryview]) -> bytes:
+    digest, pace = hashlib.sha256(), Pace()
+    for piece in pieces:
+        digest.update(piece)
         await pace.rest()
-        digest.update(content[start : start + HASHED_BYTES])
     return digest.digest()

@@ -5,12 +5,13 @@ httpx makes each of them anew for every request, which is a tenth of all the cal
 costs; a copy of what it has made before costs nearly nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import httpx
 
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.remote.settings import RemoteSettings, check_secret, headers_of
+from orchestrator.runners.remote.transport import Pieces
 
 OwnHeaders = Callable[[str | None], Mapping[str, str]]
 """Returns a kind's own headers, by lower-case name, with the key if there is one."""
@@ -45,21 +46,20 @@ class Asking:
     def __repr__(self) -> str:
         return f"<Asking {self._url.host}>"
 
-    def post(self, content: bytes, secret: str | None) -> httpx.Request:
+    def post(self, content: Sequence[bytes], secret: str | None) -> httpx.Request:
         """Returns the request to send, with its body in memory.
 
         Args:
-            content: The body, encoded.
+            content: The body, encoded; in pieces if it is large.
             secret: The key, if there is one.
 
         Raises:
             UpstreamAuthenticationError: No header can carry the key.
         """
         asked = httpx.Request(
-            "POST", self._url, headers=self.headers(secret), stream=httpx.ByteStream(content)
+            "POST", self._url, headers=self.headers(secret), stream=Pieces(content)
         )
-        asked.headers["content-length"] = str(len(content))
-        asked.read()  # now `content` can be asked for
+        asked.headers["content-length"] = str(sum(map(len, content)))
         return asked
 
     def inspect(self, request: PriorityRequest) -> None:

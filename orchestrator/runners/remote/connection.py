@@ -6,7 +6,8 @@ still unread left to the reader. Whatever else ends an exchange closes the conne
 """
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import httpx
@@ -129,7 +130,7 @@ class Connection(asyncio.Protocol):
         self._on_lost = on_lost
         self._exchange: Incoming | None = None
         self._transport: asyncio.Transport | None = None
-        self._unsent = memoryview(b"")
+        self._unsent = deque[bytes | memoryview]()
         """What is left of a large request."""
         self._full = False
         """Whether the provider has to take some of it before more is written."""
@@ -151,8 +152,12 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # what create_connection makes
         self.usable = True
 
-    def send(self, request: bytes) -> Incoming:
+    def send(self, request: bytes, more: Sequence[bytes] = ()) -> Incoming:
         """Sends a request, which begins an exchange.
+
+        Args:
+            request: All of it, or its begin.
+            more: What follows it.
 
         Raises:
             httpx.ReadError: The connection is gone.
@@ -160,17 +165,18 @@ class Connection(asyncio.Protocol):
         if self._transport is None or not self.usable:
             raise httpx.ReadError("the connection was closed before the request was sent")
         self._exchange = Incoming(self)
-        if len(request) <= WRITTEN_BYTES:
+        if len(request) <= WRITTEN_BYTES and not more:
             self._transport.write(request)
         else:
-            self._unsent = memoryview(request)
+            for piece in (request, *more):
+                self._unsent.extend(_cut(piece))
             self._send_on()
         return self._exchange
 
     def abort(self) -> None:
         """Closes it now."""
         self.usable = False
-        self._unsent = memoryview(b"")
+        self._unsent.clear()
         if self._transport is not None:
             self._transport.abort()
 
@@ -193,8 +199,7 @@ class Connection(asyncio.Protocol):
         """Writes the next piece of a large request, and the one after it in another turn."""
         if self._full or not self._unsent or self._transport is None:
             return
-        piece, self._unsent = self._unsent[:WRITTEN_BYTES], self._unsent[WRITTEN_BYTES:]
-        self._transport.write(piece)
+        self._transport.write(self._unsent.popleft())
         if self._unsent:
             asyncio.get_running_loop().call_soon(self._send_on)
 
@@ -222,14 +227,16 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         self.usable = False
         if self._exchange is not None:
-            self._finish(_cut(self._exchange.parser))
+            self._finish(_cut_off(self._exchange.parser))
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self.usable = False
-        self._unsent = memoryview(b"")
+        self._unsent.clear()
         if self._exchange is not None:
-            fault = _cut(self._exchange.parser) if exc is None else httpx.ReadError(describe(exc))
+            fault = (
+                _cut_off(self._exchange.parser) if exc is None else httpx.ReadError(describe(exc))
+            )
             self._finish(fault)
         if not self.lost.done():
             self.lost.set_result(None)
@@ -250,7 +257,16 @@ class Connection(asyncio.Protocol):
         exchange.settle(fault)
 
 
-def _cut(parser: ResponseParser) -> httpx.RemoteProtocolError | None:
+def _cut(piece: bytes) -> Iterator[bytes | memoryview]:
+    if len(piece) <= WRITTEN_BYTES:
+        yield piece
+        return
+    whole = memoryview(piece)
+    for start in range(0, len(piece), WRITTEN_BYTES):
+        yield whole[start : start + WRITTEN_BYTES]
+
+
+def _cut_off(parser: ResponseParser) -> httpx.RemoteProtocolError | None:
     try:
         parser.end()
     except httpx.RemoteProtocolError as error:

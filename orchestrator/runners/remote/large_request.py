@@ -1,7 +1,8 @@
 """A large request, encoded in pieces with a rest after each.
 
 An encoder can't be interrupted and keeps the interpreter's lock: 10 MB of text with many escapes
-took it 10 to 30 ms, in which no other stream moved. What comes out is the same as of one encoding.
+took it 10 to 30 ms, in which no other stream moved. What comes out is the same as of one encoding,
+in the pieces in which it is sent: joining 10 MB of them took as long again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +24,8 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 _encode_as_it_is = msgspec.json.Encoder().encode
 
 
-async def encode_large(body: Mapping[str, object], *, order: bool = False) -> bytes:
-    """Encodes a body.
+async def encode_large(body: Mapping[str, object], *, order: bool = False) -> list[bytes]:
+    """Encodes a body, in pieces of about `PIECE_BYTES`.
 
     Args:
         body: The body.
@@ -34,15 +35,21 @@ async def encode_large(body: Mapping[str, object], *, order: bool = False) -> by
         TypeError: Something in it is nothing that JSON can carry.
         RecursionError: It is nested too deeply.
     """
+    pieces: list[bytes] = []
     parts: list[bytes] = []
-    pace = Pace()
-    for piece in _pieces(body, order=order):
-        parts.append(piece)
+    size, pace = 0, Pace()
+    for part in _parts(body, order=order):
+        parts.append(part)
+        size += len(part)
+        if size >= PIECE_BYTES:
+            pieces.append(b"".join(parts))
+            parts.clear()
+            size = 0
         await pace.rest()
-    return b"".join(parts)
+    return [*pieces, b"".join(parts)]
 
 
-def _pieces(value: object, *, order: bool) -> Iterator[bytes]:
+def _parts(value: object, *, order: bool) -> Iterator[bytes]:
     if isinstance(value, str):
         yield from _text(value)
     elif isinstance(value, Mapping):
@@ -70,7 +77,7 @@ def _members(value: Mapping[str, object], *, order: bool) -> Iterator[bytes]:
     between = b"{"
     for name in sorted(value) if order else value:
         yield between + _encode(name) + b":"
-        yield from _pieces(value[name], order=order)
+        yield from _parts(value[name], order=order)
         between = b","
     yield b"}"
 
@@ -86,7 +93,7 @@ def _items(value: Sequence[object], *, order: bool) -> Iterator[bytes]:
             continue
         for item in batch:
             yield between
-            yield from _pieces(item, order=order)
+            yield from _parts(item, order=order)
             between = b","
     yield b"]"
 

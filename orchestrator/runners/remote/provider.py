@@ -323,7 +323,7 @@ class ProviderRunner:
     ) -> httpx.Response:
         asked = dialect.ask.payload(request)
         if request.size_bytes <= LARGE_REQUEST_BYTES:
-            content = encode(asked)
+            content = (encode(asked),)
         else:
             content = await encode_in_pieces(asked)
         response = await send(

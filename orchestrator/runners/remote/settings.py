@@ -153,7 +153,7 @@ def encode(body: Mapping[str, object]) -> bytes:
         raise unfit from error
 
 
-async def encode_in_pieces(body: Mapping[str, object]) -> bytes:
+async def encode_in_pieces(body: Mapping[str, object]) -> list[bytes]:
     """Returns a large body's bytes, while others have their turns.
 
     Raises:

@@ -12,7 +12,7 @@ bound of connections either: the slots are the bound.
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import cast
 
 import httpx
@@ -35,6 +35,22 @@ Trace = Callable[[str, dict[str, object]], Awaitable[None]]
 Origin = tuple[bytes, bytes, int | None]
 PORTS = {b"http": 80, b"https": 443}
 WITHOUT_BODY = ("HEAD", "CONNECT")
+
+
+class Pieces(httpx.AsyncByteStream):
+    """A request's body in memory, which nobody has to join.
+
+    Args:
+        pieces: At least one; the first is sent together with the head.
+    """
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self.pieces = pieces
+
+    @override
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self.pieces:
+            yield piece
 
 
 class Http1Transport(httpx.AsyncBaseTransport):
@@ -68,7 +84,9 @@ class Http1Transport(httpx.AsyncBaseTransport):
         """
         url = request.url
         origin = (url.raw_scheme, url.raw_host, url.port)
-        data = _bytes_of(request, self._proxy if origin[0] == b"http" else None)
+        head = _head_of(request, self._proxy if origin[0] == b"http" else None)
+        stream = request.stream
+        first, *more = stream.pieces if isinstance(stream, Pieces) else (request.content,)
         trace = cast("Trace | None", request.extensions.get("trace"))
         connection = self._take(origin)
         if connection is None:
@@ -79,7 +97,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
         try:
             if trace is not None:
                 await trace(SENDING, {})
-            exchange = connection.send(data)
+            exchange = connection.send(head + first, more)
             await exchange.head()
         except BaseException:
             connection.abort()
@@ -159,8 +177,8 @@ class Http1Transport(httpx.AsyncBaseTransport):
         )
 
 
-def _bytes_of(request: httpx.Request, proxy: Proxy | None) -> bytes:
-    """The whole request as it goes over the wire, to a proxy if there is one.
+def _head_of(request: httpx.Request, proxy: Proxy | None) -> bytes:
+    """A request's head as it goes over the wire, to a proxy if there is one.
 
     Raises:
         httpx.UnsupportedProtocol: Its answer would have no body, however it is framed.
@@ -182,4 +200,4 @@ def _bytes_of(request: httpx.Request, proxy: Proxy | None) -> bytes:
     lines = len(headers) + 2
     if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head:
         raise httpx.LocalProtocolError("a header has characters that none can carry")
-    return head + request.content
+    return head
