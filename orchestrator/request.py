@@ -79,6 +79,8 @@ class Message:
     """Text, or content parts in OpenAI's shape (`{"type": "text", "text": ...}`)."""
     fields: Mapping[str, object] = field(default_factory=dict[str, object])
     """Other members of the message (`name`, `tool_calls`, `tool_call_id`), passed on untouched."""
+    length: int = field(init=False, repr=False, compare=False)
+    """Characters of the text; counted once, for a conversation may have thousands of parts."""
 
     def __post_init__(self) -> None:
         """Checks the content.
@@ -86,15 +88,9 @@ class Message:
         Raises:
             InvalidRequestError: It is neither text nor a list of parts.
         """
-        content: object = self.content  # a caller may have no type checker
-        if isinstance(content, str) or content is None:
-            return
-        if not isinstance(content, list | tuple) or not all(
-            isinstance(part, Mapping) for part in cast("Sequence[object]", content)
-        ):
-            raise InvalidRequestError(
-                "the content of a message must be a text or a list of parts", param="messages"
-            )
+        content = self.content
+        length = len(content) if isinstance(content, str) else _length_of(content)
+        object.__setattr__(self, "length", length)
 
     @property
     def text(self) -> str:
@@ -105,13 +101,19 @@ class Message:
             return self.content
         return "".join(str(part.get("text", "")) for part in self.content)
 
-    @property
-    def length(self) -> int:
-        """Characters of the text."""
-        content = self.content
-        if isinstance(content, str):
-            return len(content)
-        return sum(len(str(part.get("text", ""))) for part in content or ())
+
+def _length_of(content: object) -> int:
+    if content is None:
+        return 0
+    length = 0
+    # a caller may have no type checker
+    for part in cast("Sequence[object]", content) if isinstance(content, list | tuple) else (None,):
+        if not isinstance(part, dict | Mapping):  # the first of them is quick, and usual
+            raise InvalidRequestError(
+                "the content of a message must be a text or a list of parts", param="messages"
+            )
+        length += len(str(cast("Mapping[str, object]", part).get("text", "")))
+    return length
 
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")

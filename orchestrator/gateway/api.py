@@ -17,6 +17,7 @@ from orchestrator.gateway.members import Members
 from orchestrator.gateway.visit import Visit
 from orchestrator.request import PriorityRequest
 from orchestrator.routing.router import Router
+from orchestrator.runners.remote.pace import Steps
 
 
 class StreamWriter(Protocol):
@@ -64,7 +65,7 @@ class Api:
     summary: str
     """For the published document, as is the next."""
     body: type[msgspec.Struct]
-    read: Callable[[Members, Visit], Call | Direct]
+    read: Callable[[Members, Visit], Steps[Call | Direct]]
     """Raises `InvalidRequestError` for a body that can't be used."""
     failure: Callable[[OrchestratorError, str], object] = lambda error, _: failure_object(error)
     """The body of a refusal, given the error and the request's id."""

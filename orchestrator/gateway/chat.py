@@ -10,17 +10,18 @@ from orchestrator.gateway.chat_request import ChatCompletionRequest, read_call
 from orchestrator.gateway.chunks import ChunkWriter
 from orchestrator.gateway.members import TIMEOUT_HEADER, Members
 from orchestrator.gateway.visit import Visit
+from orchestrator.runners.remote.pace import Steps
 
 CHAT_PATH = "/v1/chat/completions"
 
 
-def read(body: Members, visit: Visit) -> Call:
+def read(body: Members, visit: Visit) -> Steps[Call]:
     """Reads a body.
 
     Raises:
         InvalidRequestError: Something is wrong; `param` names it.
     """
-    call = read_call(body, visit.request_id, visit.header(TIMEOUT_HEADER))
+    call = yield from read_call(body, visit.request_id, visit.header(TIMEOUT_HEADER))
     completion_id, model = f"chatcmpl-{visit.request_id}", call.request.model
 
     def stream() -> StreamWriter:

@@ -11,8 +11,24 @@ import msgspec
 
 from orchestrator.channel import Channel
 from orchestrator.errors import InvalidRequestError
-from orchestrator.gateway.members import Anything, Members, check_bounds, members, shorter, turns
-from orchestrator.request import ROLES, Priority, PriorityRequest, SamplingParams, message_from
+from orchestrator.gateway.members import (
+    Anything,
+    Members,
+    check_bounds,
+    check_messages,
+    members,
+    shorter,
+    turns,
+)
+from orchestrator.request import (
+    ROLES,
+    Message,
+    Priority,
+    PriorityRequest,
+    SamplingParams,
+    message_from,
+)
+from orchestrator.runners.remote.pace import Steps
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -54,7 +70,7 @@ class ChatCall:
     include_usage: bool
 
 
-def read_call(body: Members, request_id: str, timeout: str | None = None) -> ChatCall:
+def read_call(body: Members, request_id: str, timeout: str | None = None) -> Steps[ChatCall]:
     """Reads a body in OpenAI's shape.
 
     Args:
@@ -66,14 +82,19 @@ def read_call(body: Members, request_id: str, timeout: str | None = None) -> Cha
         InvalidRequestError: Something is wrong; `param` names it.
     """
     given, extra = members(body, ChatCompletionRequest)
-    check_bounds(given.model, given.messages, extra)
+    check_bounds(given.model, extra)
+    yield from check_messages(given.messages)
     stream = bool(given.stream)
     if given.stream_options is not None and not stream:
         raise InvalidRequestError("stream_options needs stream: true", param="stream_options")
+    messages: list[Message] = []
+    for index, message in enumerate(given.messages):
+        messages.append(message_from(message, index))
+        yield
     request = PriorityRequest(
         request_id=request_id,
         model=given.model,
-        messages=[message_from(message, index) for index, message in enumerate(given.messages)],
+        messages=messages,
         sampling=_sampling(given),
         channel=Channel(held=not stream),
         timeout=shorter(given.deadline, timeout),

@@ -27,6 +27,7 @@ from orchestrator.gateway.members import (
 )
 from orchestrator.gateway.visit import Visit
 from orchestrator.request import Message, Priority, PriorityRequest, SamplingParams
+from orchestrator.runners.remote.pace import in_one_step
 from orchestrator.runners.remote.translation import list_in, object_in
 
 DEFAULT_TOKENS = 16
@@ -67,7 +68,7 @@ def read(body: Members, visit: Visit) -> Call:
         InvalidRequestError: Something is wrong; `param` names it.
     """
     given, extra = members(body, CompletionRequest)
-    check_bounds(given.model, (), extra)
+    check_bounds(given.model, extra)
     prompt = _prompt(given)
     if given.stream_options is not None and not given.stream:
         raise InvalidRequestError("stream_options needs stream: true", param="stream_options")
@@ -233,5 +234,8 @@ class TextWriter:
 
 
 COMPLETIONS = Api(
-    path="/v1/completions", summary="Go on from a prompt", body=CompletionRequest, read=read
+    path="/v1/completions",
+    summary="Go on from a prompt",
+    body=CompletionRequest,
+    read=in_one_step(read),
 )

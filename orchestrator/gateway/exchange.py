@@ -40,12 +40,13 @@ from orchestrator.gateway.manners import (
     check_origin,
     check_single,
 )
-from orchestrator.gateway.members import decode
+from orchestrator.gateway.members import Members, decode
 from orchestrator.gateway.repeats.repeats import Asked, Repeats
 from orchestrator.gateway.resume import Replay, Resumptions
 from orchestrator.gateway.visit import Visit
 from orchestrator.request import PriorityRequest
 from orchestrator.routing.router import Router
+from orchestrator.runners.remote.pace import at_leisure, at_once
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ LINGER = 30.0
 """Seconds that a caller has to read what is left once its request has ended."""
 KEEP_ALIVE = 15.0
 """Seconds of silence after which a comment goes out."""
+SHORT_BODY_BYTES = 16 << 10
+"""One that isn't longer is read in one step, whatever it consists of."""
 DRAIN_RETRY_AFTER = 1.0
 """Seconds; another instance can serve at once."""
 COMMENT = b": keep-alive\n\n"
@@ -175,12 +178,7 @@ class Exchange:
             await send(_head(visit))
             await self._come_back(replay, at, scope["extensions"][LINE], send)
             return
-        if is_large(body):
-            async with self._reading:
-                members = await decode_large(body, self._api.body)
-        else:
-            members = decode(body, self._api.body)
-        call = self._api.read(members, visit)
+        members, call = await self._read(body, visit)
         if isinstance(call, Direct):
             if caller is not None:
                 caller.check(call.model)
@@ -226,6 +224,18 @@ class Exchange:
                 _end(channel)
             for timer in lingering:
                 timer.cancel()
+
+    async def _read(self, body: bytes, visit: Visit) -> tuple[Members, Call | Direct]:
+        read, kind = self._api.read, self._api.body
+        if len(body) <= SHORT_BODY_BYTES:
+            members = decode(body, kind)
+            return members, at_once(read(members, visit))
+        if not is_large(body):
+            members = decode(body, kind)
+            return members, await at_leisure(read(members, visit))
+        async with self._reading:
+            members = await decode_large(body, kind)
+            return members, await at_leisure(read(members, visit))
 
     async def _stream(
         self,

@@ -15,6 +15,7 @@ from typing import Annotated, TypeVar, cast
 import msgspec
 
 from orchestrator.errors import InvalidRequestError
+from orchestrator.runners.remote.pace import Steps
 
 T = TypeVar("T", bound=msgspec.Struct)
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
@@ -145,10 +146,8 @@ def too_many_messages(count: int) -> InvalidRequestError:
     )
 
 
-def check_bounds(
-    model: str, messages: Sequence[Mapping[str, object]], extra: Mapping[str, object]
-) -> None:
-    """Looks whether a request consists of too much.
+def check_bounds(model: str, extra: Mapping[str, object]) -> None:
+    """Looks whether a body has too much beside its messages.
 
     Raises:
         InvalidRequestError: It does; `param` names what.
@@ -157,6 +156,21 @@ def check_bounds(
         raise InvalidRequestError(
             f"model has more than {MAX_MODEL_LENGTH} characters", param="model"
         )
+    if len(extra) > MAX_UNKNOWN:
+        name = next(islice(extra, MAX_UNKNOWN, None))[:SHOWN]
+        raise InvalidRequestError(
+            f"the body has {len(extra)} fields beside those known here; {MAX_UNKNOWN} are the most,"
+            f" and {name!r} is one too many",
+            param=name,
+        )
+
+
+def check_messages(messages: Sequence[Mapping[str, object]]) -> Steps[None]:
+    """Looks whether a conversation consists of too much.
+
+    Raises:
+        InvalidRequestError: It does; `param` names what.
+    """
     if len(messages) > MAX_MESSAGES:
         too_many = too_many_messages(len(messages))
         raise too_many
@@ -173,6 +187,7 @@ def check_bounds(
             raise InvalidRequestError(
                 f"{place} has {parts} parts; {MAX_PARTS} are the most", param=place
             )
+        yield
     if all_parts > MAX_ALL_PARTS:
         raise InvalidRequestError(
             f"messages has {all_parts} content parts; {MAX_ALL_PARTS} are the most",
@@ -181,13 +196,6 @@ def check_bounds(
     if images > MAX_IMAGES:
         raise InvalidRequestError(
             f"messages has {images} images and files; {MAX_IMAGES} are the most", param="messages"
-        )
-    if len(extra) > MAX_UNKNOWN:
-        name = next(islice(extra, MAX_UNKNOWN, None))[:SHOWN]
-        raise InvalidRequestError(
-            f"the body has {len(extra)} fields beside those known here; {MAX_UNKNOWN} are the most,"
-            f" and {name!r} is one too many",
-            param=name,
         )
 
 

@@ -33,6 +33,7 @@ from orchestrator.request import (
     SamplingParams,
     Work,
 )
+from orchestrator.runners.remote.pace import in_one_step
 
 MAX_INPUTS = 2048
 """OpenAI's own limit; of documents, too."""
@@ -171,7 +172,7 @@ def _call(
         )
     if given.stream:
         raise InvalidRequestError("stream: there is no stream of this", param="stream")
-    check_bounds(given.model, (), extra)
+    check_bounds(given.model, extra)
     own = {
         name: value
         for name in given.__struct_fields__
@@ -220,7 +221,7 @@ EMBEDDINGS = Api(
     path="/v1/embeddings",
     summary="Make vectors of texts",
     body=EmbeddingsRequest,
-    read=read_embeddings,
+    read=in_one_step(read_embeddings),
 )
 
 
@@ -245,13 +246,18 @@ RERANKS = tuple(
         path=path,
         summary="Order documents by a query",
         body=RerankRequest,
-        read=read_rerank,
+        read=in_one_step(read_rerank),
         failure=cohere_failure,
         failure_schema="CohereError",
     )
     for path in ("/rerank", "/v1/rerank", "/v2/rerank")
 )
 CLASSIFIES = tuple(
-    Api(path=path, summary="Put texts into classes", body=ClassifyRequest, read=read_classify)
+    Api(
+        path=path,
+        summary="Put texts into classes",
+        body=ClassifyRequest,
+        read=in_one_step(read_classify),
+    )
     for path in ("/classify", "/v1/classify")
 )

@@ -13,6 +13,7 @@ from orchestrator.gateway.large_body import LARGE_BODY_BYTES, decode_large
 from orchestrator.gateway.members import MAX_IMAGES, decode
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import SlotFactory
+from orchestrator.runners.remote.pace import at_once
 from tests.fakes.scripted import DONE
 from tests.gateway.serving import CHAT, MAX_BODY, body, plays, serving
 
@@ -110,7 +111,7 @@ NO_JSON = [
 
 
 def read(payload: bytes, timeout: str | None = None) -> ChatCall:
-    return read_call(decode(payload, ChatCompletionRequest), "r", timeout)
+    return at_once(read_call(decode(payload, ChatCompletionRequest), "r", timeout))
 
 
 @pytest.mark.parametrize(("members", "param"), WRONG_FIELDS)
@@ -130,7 +131,7 @@ async def test_a_body_of_too_many_pieces_is_refused_before_they_cost(
 ) -> None:
     began = time.process_time()
     with pytest.raises(InvalidRequestError) as refusal:
-        read_call(await decode_large(payload, ChatCompletionRequest), "r")
+        at_once(read_call(await decode_large(payload, ChatCompletionRequest), "r"))
     took = time.process_time() - began
 
     assert refusal.value.param == param
@@ -141,7 +142,7 @@ async def test_a_long_text_may_have_as_many_commas_as_it_likes() -> None:
     text = 'a, [b], {"c"}, ' * 100_000
 
     payload = json.dumps(body(messages=[{"role": "user", "content": text}])).encode()
-    call = read_call(await decode_large(payload, ChatCompletionRequest), "r")
+    call = at_once(read_call(await decode_large(payload, ChatCompletionRequest), "r"))
 
     assert call.request.messages[0].content == text
 

@@ -10,6 +10,7 @@ from orchestrator.errors import InvalidRequestError
 from orchestrator.gateway.chat_request import ChatCall, ChatCompletionRequest, read_call
 from orchestrator.gateway.members import decode
 from orchestrator.request import Priority, SamplingParams
+from orchestrator.runners.remote.pace import at_once
 
 USER = {"role": "user", "content": "hi"}
 FIELDS = list(ChatCompletionRequest.__struct_fields__)
@@ -29,7 +30,7 @@ def encoded(**members: object) -> bytes:
 
 
 def read(payload: bytes, timeout: str | None = None) -> ChatCall:
-    return read_call(decode(payload, ChatCompletionRequest), "r", timeout)
+    return at_once(read_call(decode(payload, ChatCompletionRequest), "r", timeout))
 
 
 def test_every_known_field_finds_its_place() -> None:

@@ -11,10 +11,13 @@ import msgspec
 
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message
+from orchestrator.runners.remote.pace import Steps
 from orchestrator.runners.remote.translation import Object, object_in
 
 
-def conversation(system: str | Sequence[Object] | None, turns: Sequence[Object]) -> list[Message]:
+def conversation(
+    system: str | Sequence[Object] | None, turns: Sequence[Object]
+) -> Steps[list[Message]]:
     """Returns the messages.
 
     Raises:
@@ -25,6 +28,7 @@ def conversation(system: str | Sequence[Object] | None, turns: Sequence[Object])
         blocks = _blocks({"content": system}, "system")
         messages.append(Message("system", _plain(_parts(blocks, "system"))))
     for number, turn in enumerate(turns):
+        yield
         where = f"messages[{number}]"
         match turn.get("role"):
             case "user":

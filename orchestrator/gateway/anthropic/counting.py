@@ -13,15 +13,16 @@ from orchestrator.gateway.members import Members
 from orchestrator.gateway.visit import Visit
 from orchestrator.request import BYTES_PER_TOKEN, PriorityRequest
 from orchestrator.routing.router import Router
+from orchestrator.runners.remote.pace import Steps
 
 
-def read(body: Members, visit: Visit) -> Direct:
+def read(body: Members, visit: Visit) -> Steps[Direct]:
     """Reads a body.
 
     Raises:
         InvalidRequestError: Something is wrong; `param` names it.
     """
-    request = read_prompt(body, visit.request_id)
+    request = yield from read_prompt(body, visit.request_id)
 
     async def answer(router: Router) -> bytes:
         for deployment in router.route(request.model).deployments:

@@ -10,17 +10,19 @@ from orchestrator.gateway.anthropic.stream import MessageWriter
 from orchestrator.gateway.api import Api, Call, StreamWriter
 from orchestrator.gateway.members import TIMEOUT_HEADER, Members
 from orchestrator.gateway.visit import Visit
+from orchestrator.runners.remote.pace import Steps
 
 MESSAGES_PATH = "/v1/messages"
 
 
-def read(body: Members, visit: Visit) -> Call:
+def read(body: Members, visit: Visit) -> Steps[Call]:
     """Reads a body.
 
     Raises:
         InvalidRequestError: Something is wrong; `param` names it.
     """
-    request, streamed = read_messages(body, visit.request_id, visit.header(TIMEOUT_HEADER))
+    header = visit.header(TIMEOUT_HEADER)
+    request, streamed = yield from read_messages(body, visit.request_id, header)
     message_id = f"msg_{visit.request_id}"
 
     def stream() -> StreamWriter:

@@ -18,8 +18,17 @@ import msgspec
 from orchestrator.channel import Channel
 from orchestrator.errors import InvalidRequestError
 from orchestrator.gateway.anthropic.conversation import conversation
-from orchestrator.gateway.members import Anything, Members, check_bounds, members, shorter, turns
-from orchestrator.request import Priority, PriorityRequest, SamplingParams
+from orchestrator.gateway.members import (
+    Anything,
+    Members,
+    check_bounds,
+    check_messages,
+    members,
+    shorter,
+    turns,
+)
+from orchestrator.request import Message, Priority, PriorityRequest, SamplingParams
+from orchestrator.runners.remote.pace import Steps
 
 Object = dict[str, Anything]
 
@@ -52,7 +61,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
 
 def read_messages(
     body: Members, request_id: str, timeout: str | None
-) -> tuple[PriorityRequest, bool]:
+) -> Steps[tuple[PriorityRequest, bool]]:
     """Returns what is asked, and whether it is to be streamed.
 
     Args:
@@ -69,10 +78,11 @@ def read_messages(
     stream = bool(given.stream)
     fields = _fields(given, extra)
     fields.update(_metadata(given.metadata))
+    messages = yield from _conversation(given)
     request = PriorityRequest(
         request_id=request_id,
         model=given.model,
-        messages=conversation(given.system, given.messages),
+        messages=messages,
         sampling=_sampling(given),
         channel=Channel(held=not stream),
         timeout=shorter(given.deadline, timeout),
@@ -83,26 +93,33 @@ def read_messages(
     return request, stream
 
 
-def read_prompt(body: Members, request_id: str) -> PriorityRequest:
+def read_prompt(body: Members, request_id: str) -> Steps[PriorityRequest]:
     """Returns a prompt that is only to be counted.
 
     Raises:
         InvalidRequestError: Something is wrong; `param` names it.
     """
     given, extra = members(body, CountTokensRequest)
+    fields = _fields(given, extra)
+    messages = yield from _conversation(given)
     return PriorityRequest(
         request_id=request_id,
         model=given.model,
-        messages=conversation(given.system, given.messages),
+        messages=messages,
         sampling=SamplingParams(),
         channel=Channel(held=True),
-        extra=_fields(given, extra),
+        extra=fields,
     )
+
+
+def _conversation(given: CountTokensRequest) -> Steps[list[Message]]:
+    yield from check_messages(given.messages)
+    return (yield from conversation(given.system, given.messages))
 
 
 def _fields(given: CountTokensRequest, extra: Mapping[str, object]) -> dict[str, object]:
     """Checks the body's size and translates what stands beside messages and sampling."""
-    check_bounds(given.model, given.messages, extra)
+    check_bounds(given.model, extra)
     fields = dict(extra)
     if given.tools is not None:
         fields["tools"] = [_tool(tool, number) for number, tool in enumerate(given.tools)]

@@ -13,13 +13,14 @@ import msgspec
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message
 from orchestrator.runners.classify import NOT_JSON
+from orchestrator.runners.remote.pace import Steps
 from orchestrator.runners.remote.translation import list_in, object_in
 
 Object = Mapping[str, object]
 _blocks = msgspec.json.Decoder(list[dict[str, object]])
 
 
-def messages_of(instructions: str | None, given: str | Sequence[Object]) -> list[Message]:
+def messages_of(instructions: str | None, given: str | Sequence[Object]) -> Steps[list[Message]]:
     """Returns the messages.
 
     Raises:
@@ -30,6 +31,7 @@ def messages_of(instructions: str | None, given: str | Sequence[Object]) -> list
         return [*messages, Message("user", given)]
     said = _Said()
     for number, item in enumerate(given):
+        yield
         where = f"input[{number}]"
         if said.take(item, where):
             continue

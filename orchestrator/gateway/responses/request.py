@@ -10,9 +10,17 @@ import msgspec
 
 from orchestrator.channel import Channel
 from orchestrator.errors import InvalidRequestError
-from orchestrator.gateway.members import Anything, Members, check_bounds, members, shorter
+from orchestrator.gateway.members import (
+    Anything,
+    Members,
+    check_bounds,
+    check_messages,
+    members,
+    shorter,
+)
 from orchestrator.gateway.responses.items import Object, messages_of
 from orchestrator.request import Priority, PriorityRequest, SamplingParams
+from orchestrator.runners.remote.pace import Steps
 from orchestrator.runners.remote.translation import list_in, object_in
 
 STORED = ("previous_response_id", "conversation", "prompt")
@@ -60,7 +68,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
 
 def read_responses(
     body: Members, request_id: str, timeout: str | None
-) -> tuple[PriorityRequest, ResponsesRequest]:
+) -> Steps[tuple[PriorityRequest, ResponsesRequest]]:
     """Returns what is asked, and the body's own fields.
 
     Args:
@@ -74,15 +82,17 @@ def read_responses(
     given, extra = members(body, ResponsesRequest)
     _refuse_stores(given)
     items = given.input if isinstance(given.input, list) else []
-    check_bounds(given.model, items, extra)
+    check_bounds(given.model, extra)
+    yield from check_messages(items)
     if given.max_output_tokens is not None and not 1 <= given.max_output_tokens < 2**31:
         raise InvalidRequestError(
             f"max_output_tokens must be from 1 to {2**31 - 1}", param="max_output_tokens"
         )
+    messages = yield from messages_of(given.instructions, given.input)
     request = PriorityRequest(
         request_id=request_id,
         model=given.model,
-        messages=messages_of(given.instructions, given.input),
+        messages=messages,
         sampling=SamplingParams(
             temperature=given.temperature,
             top_p=given.top_p,

@@ -12,17 +12,19 @@ from orchestrator.gateway.responses.answer import Envelope
 from orchestrator.gateway.responses.request import ResponsesRequest, read_responses
 from orchestrator.gateway.responses.stream import ResponseWriter
 from orchestrator.gateway.visit import Visit
+from orchestrator.runners.remote.pace import Steps
 
 RESPONSES_PATH = "/v1/responses"
 
 
-def read(body: Members, visit: Visit) -> Call:
+def read(body: Members, visit: Visit) -> Steps[Call]:
     """Reads a body.
 
     Raises:
         InvalidRequestError: Something is wrong; `param` names it.
     """
-    request, given = read_responses(body, visit.request_id, visit.header(TIMEOUT_HEADER))
+    header = visit.header(TIMEOUT_HEADER)
+    request, given = yield from read_responses(body, visit.request_id, header)
     parallel = request.extra.get("parallel_tool_calls") is not False
 
     def writer() -> ResponseWriter:

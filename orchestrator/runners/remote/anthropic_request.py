@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message, PriorityRequest, SamplingParams
+from orchestrator.runners.remote.pace import Steps
 from orchestrator.runners.remote.settings import RemoteSettings
 from orchestrator.runners.remote.translation import (
     Choice,
@@ -62,14 +63,14 @@ def own_headers(settings: AnthropicSettings, secret: str | None) -> dict[str, st
     return headers
 
 
-def payload(settings: AnthropicSettings, request: PriorityRequest) -> dict[str, object]:
+def payload(settings: AnthropicSettings, request: PriorityRequest) -> Steps[dict[str, object]]:
     """Returns the body to send.
 
     Raises:
         InvalidRequestError: The API can't do it, or a message is of no use; `param` names it.
     """
     fields = Fields(settings, request)
-    system, turns = _conversation(request.messages, settings.provider)
+    system, turns = yield from _conversation(request.messages, settings.provider)
     if not turns:
         raise InvalidRequestError("messages must hold more than system messages", param="messages")
     # the deployment's extra_body may name one as well
@@ -180,10 +181,11 @@ def _metadata(fields: Fields) -> dict[str, object]:
 
 def _conversation(
     messages: Sequence[Message], provider: str
-) -> tuple[str | list[Object], list[Turn]]:
+) -> Steps[tuple[str | list[Object], list[Turn]]]:
     system: list[Object] = []
     turns: list[Turn] = []
     for index, message in enumerate(messages):
+        yield
         where = f"messages[{index}]"
         match message.role:
             case "system" | "developer":

@@ -5,18 +5,22 @@ httpx makes each of them anew for every request, which is a tenth of all the cal
 costs; a copy of what it has made before costs nearly nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import httpx
 
 from orchestrator.request import PriorityRequest
+from orchestrator.runners.remote.pace import Steps, at_leisure, at_once
 from orchestrator.runners.remote.settings import RemoteSettings, check_secret, headers_of
 from orchestrator.runners.remote.transport import Pieces
 
 OwnHeaders = Callable[[str | None], Mapping[str, str]]
 """Returns a kind's own headers, by lower-case name, with the key if there is one."""
-Payload = Callable[[PriorityRequest], Mapping[str, object]]
-"""Returns the body to send, or raises an `InvalidRequestError`."""
+Payload = Callable[[PriorityRequest], Steps[Mapping[str, object]]]
+"""Makes the body to send, or raises an `InvalidRequestError`."""
+SHORT_BYTES = 64 << 10
+SHORT_MESSAGES = 256
+"""What has neither more of them nor came in more bytes is translated in one step."""
 
 
 class Asking:
@@ -38,7 +42,7 @@ class Asking:
         self._url = url
         self._own = own
         self.payload = payload
-        """Returns the body to send, not encoded yet."""
+        """Makes the body to send, not encoded yet."""
         self._headers = httpx.Headers()
         self._made_of: object = None
         """The key and the files' contents that the headers have in them."""
@@ -62,13 +66,28 @@ class Asking:
         asked.headers["content-length"] = str(sum(map(len, content)))
         return asked
 
-    def inspect(self, request: PriorityRequest) -> None:
-        """Looks for what the provider can't do.
+    def inspect(self, request: PriorityRequest) -> Awaitable[None] | None:
+        """Looks for what the provider can't do; what it returns has to be waited for.
 
         Raises:
             InvalidRequestError: There is something.
         """
-        self.payload(request)
+        if is_short(request):
+            at_once(self.payload(request))
+            return None
+        return self._inspect(request)
+
+    async def translate(self, request: PriorityRequest) -> Mapping[str, object]:
+        """Returns the body to send, not encoded yet; a long one was made with rests.
+
+        Raises:
+            InvalidRequestError: The provider can't do it.
+        """
+        steps = self.payload(request)
+        return at_once(steps) if is_short(request) else await at_leisure(steps)
+
+    async def _inspect(self, request: PriorityRequest) -> None:
+        await at_leisure(self.payload(request))
 
     def headers(self, secret: str | None) -> httpx.Headers:
         """Returns the headers of a request, but for the length of its body; nobody may change them.
@@ -88,3 +107,8 @@ class Asking:
             )
             self._made_of = made_of
         return self._headers
+
+
+def is_short(request: PriorityRequest) -> bool:
+    """Whether a request is translated in one step."""
+    return len(request.messages) <= SHORT_MESSAGES and request.size_bytes <= SHORT_BYTES

@@ -15,6 +15,7 @@ import msgspec
 from orchestrator import metrics
 from orchestrator.events import Finished, TokenChunk, Usage
 from orchestrator.request import BYTES_PER_TOKEN, PriorityRequest
+from orchestrator.runners.remote.pace import Steps, at_leisure
 
 NO_TEXT = ("logprobs", "thinking_blocks")
 """Fields that say again what other chunks have said."""
@@ -46,18 +47,19 @@ async def with_usage(
             else:
                 metrics.ESTIMATED_USAGES.labels(provider).inc()
                 usage = Usage(
-                    prompt_tokens=prompt_tokens(request),
+                    prompt_tokens=await at_leisure(prompt_tokens(request)),
                     completion_tokens=max(tokens, _tokens_in(size_bytes)),
                     estimated=True,
                 )
                 yield replace(event, usage=usage)
 
 
-def prompt_tokens(request: PriorityRequest) -> int:
+def prompt_tokens(request: PriorityRequest) -> Steps[int]:
     """About how many tokens the prompt has: its texts, calls of tools, and tools."""
     size_bytes = 0
     for message in request.messages:
         size_bytes += len(message.text.encode()) + _told(message.fields)
+        yield
     if tools := request.extra.get("tools"):
         size_bytes += len(msgspec.json.encode(tools))
     return max(1, _tokens_in(size_bytes))

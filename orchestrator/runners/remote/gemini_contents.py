@@ -19,6 +19,7 @@ import msgspec
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message
 from orchestrator.runners.classify import NOT_JSON
+from orchestrator.runners.remote.pace import Steps
 from orchestrator.runners.remote.translation import (
     Object,
     Turn,
@@ -36,7 +37,9 @@ MADE_ID = re.compile(r"call_[0-9a-f]{32}")
 URL_PARTS = ("image_url", "video_url", "audio_url")
 
 
-def conversation(messages: Sequence[Message], provider: str) -> tuple[list[Object], list[Turn]]:
+def conversation(
+    messages: Sequence[Message], provider: str
+) -> Steps[tuple[list[Object], list[Turn]]]:
     """Returns the parts of the system instruction, and the turns.
 
     Raises:
@@ -46,6 +49,7 @@ def conversation(messages: Sequence[Message], provider: str) -> tuple[list[Objec
     turns: list[Turn] = []
     names: dict[str, str] = {}
     for index, message in enumerate(messages):
+        yield
         where = f"messages[{index}]"
         match message.role:
             case "system" | "developer":

@@ -15,6 +15,7 @@ import httpx
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import PriorityRequest, SamplingParams
 from orchestrator.runners.remote.gemini_contents import conversation
+from orchestrator.runners.remote.pace import Steps
 from orchestrator.runners.remote.settings import RemoteSettings, address
 from orchestrator.runners.remote.translation import (
     Choice,
@@ -75,14 +76,14 @@ def own_headers(settings: GeminiSettings, secret: str | None) -> dict[str, str]:
     return {"x-goog-api-key": secret}
 
 
-def payload(settings: GeminiSettings, request: PriorityRequest) -> dict[str, object]:
+def payload(settings: GeminiSettings, request: PriorityRequest) -> Steps[dict[str, object]]:
     """Returns the body to send.
 
     Raises:
         InvalidRequestError: The API can't do it, or a message is of no use; `param` names it.
     """
     fields = Fields(settings, request)
-    system, turns = conversation(request.messages, settings.provider)
+    system, turns = yield from conversation(request.messages, settings.provider)
     if not turns:
         raise InvalidRequestError("messages must hold more than system messages", param="messages")
     body: dict[str, object] = {

@@ -7,6 +7,7 @@ one text and a list of images, which have to come as data, for Ollama fetches no
 
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message, PriorityRequest
+from orchestrator.runners.remote.pace import Steps
 from orchestrator.runners.remote.settings import RemoteSettings
 from orchestrator.runners.remote.translation import (
     Fields,
@@ -43,7 +44,7 @@ OPTIONS = (
 """Options that callers put beside OpenAI's fields."""
 
 
-def payload(settings: RemoteSettings, request: PriorityRequest) -> Members:
+def payload(settings: RemoteSettings, request: PriorityRequest) -> Steps[Members]:
     """Returns the body to send; what the caller didn't set is left to Ollama.
 
     Raises:
@@ -66,10 +67,12 @@ def payload(settings: RemoteSettings, request: PriorityRequest) -> Members:
     if options:
         body["options"] = options
     names: dict[str, str] = {}
-    body["messages"] = [
-        _message(fields, settings.provider, message, f"messages[{index}]", names)
-        for index, message in enumerate(request.messages)
-    ]
+    messages: list[Members] = []
+    for index, message in enumerate(request.messages):
+        place = f"messages[{index}]"
+        messages.append(_message(fields, settings.provider, message, place, names))
+        yield
+    body["messages"] = messages
     body["model"] = settings.model
     body["stream"] = True
     return body

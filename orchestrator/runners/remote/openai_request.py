@@ -14,6 +14,7 @@ import httpx
 
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message, PriorityRequest, Work
+from orchestrator.runners.remote.pace import Steps
 from orchestrator.runners.remote.settings import RemoteSettings, address
 from orchestrator.runners.remote.translation import object_in
 
@@ -89,15 +90,19 @@ def answers_to(settings: OpenAISettings, request: PriorityRequest) -> int:
     return 1 if "n" in settings.unsupported else request.sampling.n
 
 
-def payload(settings: OpenAISettings, request: PriorityRequest) -> dict[str, object]:
+def payload(settings: OpenAISettings, request: PriorityRequest) -> Steps[dict[str, object]]:
     """Returns the body to send; what the caller didn't set is left to the provider.
 
     Raises:
         InvalidRequestError: The provider has no place for a field.
     """
     check(settings, request)
+    messages: list[dict[str, object]] = []
+    for message in request.messages:
+        messages.append(_message(message))
+        yield
     body: dict[str, object] = {
-        "messages": [_message(message) for message in request.messages],
+        "messages": messages,
         **settings.extra_body,
         **_chosen(settings, request),
         **request.extra,

@@ -5,7 +5,14 @@ longer than the work before it, so that whoever comes meanwhile rarely has to wa
 """
 
 import asyncio
+from collections.abc import Callable, Generator
 from time import perf_counter
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work in short steps; its value is what comes of it."""
 
 PIECE_BYTES = 64 << 10
 """Of text, also the characters of one; what is encoded, decoded or sent at once."""
@@ -26,3 +33,33 @@ class Pace:
         if perf_counter() - self._rested_at >= WORK_SECONDS:
             await asyncio.sleep(REST_SECONDS)
             self._rested_at = perf_counter()
+
+
+def at_once(steps: Steps[T]) -> T:
+    """Does all of some work now."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+async def at_leisure(steps: Steps[T]) -> T:
+    """Does some work with rests."""
+    pace = Pace()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+        await pace.rest()
+
+
+def in_one_step(work: Callable[P, T]) -> Callable[P, Steps[T]]:
+    """Makes steps of work that is never long."""
+
+    def steps(*args: P.args, **kwargs: P.kwargs) -> Steps[T]:
+        yield
+        return work(*args, **kwargs)
+
+    return steps

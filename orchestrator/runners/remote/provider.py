@@ -13,7 +13,7 @@ marker) has a short bound of its own.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -321,7 +321,7 @@ class ProviderRunner:
     async def _send(
         self, dialect: Dialect, request: PriorityRequest, secret: str | None, lease: Lease
     ) -> httpx.Response:
-        asked = dialect.ask.payload(request)
+        asked = await dialect.ask.translate(request)
         if request.size_bytes <= LARGE_REQUEST_BYTES:
             content = (encode(asked),)
         else:
@@ -356,7 +356,7 @@ class ProviderRunner:
 
 def slots_of(
     dialect: Dialect,
-    inspect: Callable[[PriorityRequest], None],
+    inspect: Callable[[PriorityRequest], Awaitable[None] | None],
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> SlotFactory:
     """Returns what makes the slots of one deployment; they share one pool of connections.

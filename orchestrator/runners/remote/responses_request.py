@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message, PriorityRequest
 from orchestrator.runners.remote.openai_request import OpenAISettings
+from orchestrator.runners.remote.pace import Steps
 from orchestrator.runners.remote.settings import encode, leave_out
 from orchestrator.runners.remote.translation import (
     FOREIGN,
@@ -37,7 +38,7 @@ FORGOTTEN_FIELDS = {"reasoning_content", "reasoning", "annotations", "audio", "f
 """Members of earlier answers that clients send back; the API takes none of them."""
 
 
-def payload(settings: OpenAISettings, request: PriorityRequest) -> Members:
+def payload(settings: OpenAISettings, request: PriorityRequest) -> Steps[Members]:
     """Returns the body to send; what the caller didn't set is left to the provider.
 
     Raises:
@@ -50,11 +51,11 @@ def payload(settings: OpenAISettings, request: PriorityRequest) -> Members:
         if (given := fields.take(name)) is not None:
             translate(fields, given)
     body: Members = {"store": False, **fields.rest, **_sampled(settings, request)}
-    body["input"] = [
-        item
-        for index, message in enumerate(request.messages)
-        for item in _items(settings, message, f"messages[{index}]")
-    ]
+    items: list[Members] = []
+    for index, message in enumerate(request.messages):
+        items += _items(settings, message, f"messages[{index}]")
+        yield
+    body["input"] = items
     body["model"] = settings.model
     body["stream"] = True
     return body

@@ -16,6 +16,7 @@ from orchestrator.runners.classify import NOT_JSON
 from orchestrator.runners.remote.answer import Answer, counted
 from orchestrator.runners.remote.asking import Asking
 from orchestrator.runners.remote.openai_request import OpenAISettings, endpoint, own_headers
+from orchestrator.runners.remote.pace import in_one_step
 from orchestrator.runners.remote.provider import Dialect
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.translation import list_in
@@ -158,6 +159,6 @@ def _dialect(settings: OpenAISettings, path: str) -> Dialect:
     return Dialect(
         settings=settings,
         host=url.host,
-        ask=Asking(settings, url, own, payload),
+        ask=Asking(settings, url, own, in_one_step(payload)),
         read=lambda request, secret: ListReader(request, settings.provider, secret=secret),
     )

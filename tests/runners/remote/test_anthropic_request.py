@@ -7,6 +7,7 @@ from orchestrator.errors import ConfigError, InvalidRequestError
 from orchestrator.request import Message, SamplingParams
 from orchestrator.runners.remote.anthropic import factory
 from orchestrator.runners.remote.anthropic_request import AnthropicSettings, payload
+from orchestrator.runners.remote.pace import at_once
 from tests.fakes.sse_server import SseServer, answer
 from tests.runners.remote.anthropic_wire import HELLO, asking
 from tests.runners.remote.asking import a_request
@@ -19,7 +20,7 @@ def body_of(*messages: Message, drop: bool = False, **request: Any) -> dict[str,
     settings = AnthropicSettings(model="claude", drop_params=drop)
     if messages:
         request["messages"] = messages
-    return json.loads(json.dumps(payload(settings, a_request(**request))))
+    return json.loads(json.dumps(at_once(payload(settings, a_request(**request)))))
 
 
 def user(content: Any) -> Message:
@@ -71,8 +72,9 @@ async def test_a_request_says_what_was_asked_in_the_apis_own_words():
 def test_a_request_that_names_no_length_gets_that_of_the_deployment():
     settings = AnthropicSettings(model="claude", max_tokens=99)
 
-    assert payload(settings, a_request())["max_tokens"] == 99
-    assert payload(settings, a_request(extra={"max_tokens": 5}))["max_tokens"] == 5
+    assert at_once(payload(settings, a_request()))["max_tokens"] == 99
+    given = a_request(extra={"max_tokens": 5})
+    assert at_once(payload(settings, given))["max_tokens"] == 5
     assert body_of()["max_tokens"] == 4096
 
 

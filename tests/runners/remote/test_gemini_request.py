@@ -12,6 +12,7 @@ from orchestrator.runners.remote.gemini_request import (
     endpoint,
     payload,
 )
+from orchestrator.runners.remote.pace import at_once
 from tests.fakes.sse_server import SseServer, answer
 from tests.runners.remote.asking import a_request
 from tests.runners.remote.gemini_wire import HELLO, asking
@@ -34,7 +35,7 @@ def body_of(
     settings = GeminiSettings(model=model, drop_params=drop)
     if messages:
         request["messages"] = messages
-    return json.loads(json.dumps(payload(settings, a_request(**request))))
+    return json.loads(json.dumps(at_once(payload(settings, a_request(**request)))))
 
 
 def generation(**request: Any) -> object:

@@ -7,6 +7,7 @@ from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message, SamplingParams
 from orchestrator.runners.remote.ollama import factory
 from orchestrator.runners.remote.ollama_request import payload
+from orchestrator.runners.remote.pace import at_once
 from orchestrator.runners.remote.settings import RemoteSettings
 from tests.fakes.sse_server import Send, SseServer, head
 from tests.runners.remote.asking import a_request, asking
@@ -21,7 +22,7 @@ def settings(**others: Any) -> RemoteSettings:
 
 def asked(*messages: Message, drop: bool = False, **request: Any) -> dict[str, Any]:
     given = {"messages": messages or (Message("user", "hi"),)}
-    return payload(settings(drop_params=drop), a_request(**given, **request))
+    return at_once(payload(settings(drop_params=drop), a_request(**given, **request)))
 
 
 def messages_of(*messages: Message) -> list[Any]:

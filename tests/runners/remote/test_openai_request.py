@@ -6,6 +6,7 @@ from orchestrator.errors import ConfigError, InvalidRequestError, UpstreamAuthen
 from orchestrator.request import Message, SamplingParams
 from orchestrator.runners.remote.openai import factory
 from orchestrator.runners.remote.openai_request import OpenAISettings, endpoint, payload
+from orchestrator.runners.remote.pace import at_once
 from tests.fakes.sse_server import SseServer, answer, delta
 from tests.runners.remote.asking import a_request, asking
 
@@ -171,7 +172,7 @@ async def test_azure_gets_its_key_in_a_header_of_its_own():
 
 def body_of(settings: dict[str, Any], **request: Any) -> dict[str, object]:
     given: dict[str, Any] = {"base_url": "http://x.test", "model": "m", "provider": "acme"}
-    return payload(OpenAISettings(**given | settings), a_request(**request))
+    return at_once(payload(OpenAISettings(**given | settings), a_request(**request)))
 
 
 @pytest.mark.parametrize(

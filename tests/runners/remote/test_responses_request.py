@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message, SamplingParams
 from orchestrator.runners.remote.openai_request import OpenAISettings
+from orchestrator.runners.remote.pace import at_once
 from orchestrator.runners.remote.responses import factory
 from orchestrator.runners.remote.responses_request import payload
 from tests.fakes.sse_server import SseServer, answer, event
@@ -22,7 +23,7 @@ def settings(**others: Any) -> OpenAISettings:
 
 def asked(*messages: Message, drop: bool = False, **request: Any) -> dict[str, Any]:
     given = {"messages": messages or (Message("user", "hi"),)}
-    return payload(settings(drop_params=drop), a_request(**given, **request))
+    return at_once(payload(settings(drop_params=drop), a_request(**given, **request)))
 
 
 def refused(*messages: Message, **request: Any) -> str | None:
@@ -41,9 +42,11 @@ def test_what_nobody_set_is_left_to_the_provider_but_nothing_is_stored():
 
 
 def test_the_deployments_own_members_give_way_to_the_callers():
-    body = payload(
-        settings(extra_body={"store": True, "temperature": 1.0, "truncation": "auto"}),
-        a_request(sampling=SamplingParams(temperature=0.5, top_p=0.9, max_tokens=7)),
+    body = at_once(
+        payload(
+            settings(extra_body={"store": True, "temperature": 1.0, "truncation": "auto"}),
+            a_request(sampling=SamplingParams(temperature=0.5, top_p=0.9, max_tokens=7)),
+        )
     )
 
     assert body["store"] is True

@@ -18,6 +18,7 @@ from orchestrator.request import Message, SamplingParams, message_from
 from orchestrator.runners.remote import anthropic_request, gemini_request
 from orchestrator.runners.remote.anthropic_request import AnthropicSettings
 from orchestrator.runners.remote.gemini_request import GeminiSettings
+from orchestrator.runners.remote.pace import at_once
 from tests.fakes.sse_server import SseServer, answer
 from tests.runners.remote import anthropic_wire, gemini_wire
 from tests.runners.remote.asking import Asker, a_request
@@ -192,7 +193,9 @@ def test_any_request_is_refused_or_becomes_one_that_the_messages_api_knows(
 ):
     request = a_request(messages=messages, sampling=sampling, extra=extra)
     try:
-        body = anthropic_request.payload(AnthropicSettings(model="m", drop_params=drop), request)
+        body = at_once(
+            anthropic_request.payload(AnthropicSettings(model="m", drop_params=drop), request)
+        )
     except InvalidRequestError as error:
         assert error.param is not None  # noqa: PT017 - the other outcome is no error at all
         return
@@ -214,7 +217,9 @@ def test_any_request_is_refused_or_becomes_one_that_gemini_knows(
 ):
     request = a_request(messages=messages, sampling=sampling, extra=extra)
     try:
-        given_ = gemini_request.payload(GeminiSettings(model="m", drop_params=drop), request)
+        given_ = at_once(
+            gemini_request.payload(GeminiSettings(model="m", drop_params=drop), request)
+        )
     except InvalidRequestError as error:
         assert error.param is not None  # noqa: PT017 - the other outcome is no error at all
         return
