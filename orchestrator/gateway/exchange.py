@@ -46,7 +46,7 @@ from orchestrator.gateway.resume import Replay, Resumptions
 from orchestrator.gateway.visit import Visit
 from orchestrator.request import PriorityRequest
 from orchestrator.routing.router import Router
-from orchestrator.runners.remote.pace import at_leisure, at_once
+from orchestrator.runners.remote.pace import Pace, at_leisure, at_once
 
 logger = logging.getLogger(__name__)
 
@@ -230,12 +230,13 @@ class Exchange:
         if len(body) <= SHORT_BODY_BYTES:
             members = decode(body, kind)
             return members, at_once(read(members, visit))
+        pace = Pace()
         if not is_large(body):
             members = decode(body, kind)
-            return members, await at_leisure(read(members, visit))
+            return members, await at_leisure(read(members, visit), pace)
         async with self._reading:
             members = await decode_large(body, kind)
-            return members, await at_leisure(read(members, visit))
+            return members, await at_leisure(read(members, visit), pace)
 
     async def _stream(
         self,

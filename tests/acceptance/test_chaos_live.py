@@ -7,7 +7,8 @@ import pytest
 
 from orchestrator.chaos.attendant.bugs import LIVE_BUGS
 from orchestrator.chaos.journal import read_journal
-from orchestrator.chaos.live.run import Options, run_live
+from orchestrator.chaos.live.options import Options
+from orchestrator.chaos.live.run import run_live
 from orchestrator.chaos.scenario.reading import parse_scenario
 from orchestrator.chaos.verdict.judgement import Outcome, Verdict, judge_journal
 

@@ -20,7 +20,8 @@ from orchestrator.chaos.command.app import (
 from orchestrator.chaos.command.judging import finish
 from orchestrator.chaos.live.attack import attack as attack_once
 from orchestrator.chaos.live.attack import fault_from
-from orchestrator.chaos.live.run import Options, run_live
+from orchestrator.chaos.live.options import Options
+from orchestrator.chaos.live.run import run_live
 from orchestrator.chaos.scenario.reading import find_scenario, runs_in
 from orchestrator.chaos.verdict.judgement import Outcome
 from orchestrator.errors import ConfigError

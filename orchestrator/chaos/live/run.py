@@ -8,86 +8,27 @@ import asyncio
 import contextlib
 import os
 import random
-import shlex
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from orchestrator.chaos.attendant.service import DebugState
 from orchestrator.chaos.journal import Event, Journal, Kind, line_of, read_journal
 from orchestrator.chaos.live.crowd import Crowd, Prompts
-from orchestrator.chaos.live.figures import describe, gauge, is_quiet, is_whole, measure
+from orchestrator.chaos.live.drain import drain
+from orchestrator.chaos.live.figures import is_whole
 from orchestrator.chaos.live.guardian import Guardian
-from orchestrator.chaos.live.hand import STOPPED, Hand, hosts_of
+from orchestrator.chaos.live.hand import Hand, hosts_of
 from orchestrator.chaos.live.injector import Injector
-from orchestrator.chaos.live.own import write_config
-from orchestrator.chaos.live.places import opened
-from orchestrator.chaos.live.reach import must_be_within_reach
+from orchestrator.chaos.live.options import Options
+from orchestrator.chaos.live.preflight import LOOK, Ground, prepare, tell_of_targets
 from orchestrator.chaos.live.strain import Strain
-from orchestrator.chaos.live.target import Target, attached, started
+from orchestrator.chaos.live.target import Target
 from orchestrator.chaos.live.watch import Watch
-from orchestrator.chaos.processes import state_of
-from orchestrator.chaos.provider.proxy import Proxy
-from orchestrator.chaos.provider.stub import Stub
-from orchestrator.chaos.scenario.sections import Scenario
-from orchestrator.chaos.verdict.steady import bounds_of, steady_state
-from orchestrator.config import load
-from orchestrator.errors import ConfigError
+from orchestrator.chaos.verdict.steady import steady_state
 
 JOURNAL = "journal.ndjson"
-LOOK = 0.05
-QUIET_SECONDS = 3.0
-READY_SECONDS = 180.0
 WARM_UPS = 20
 FAILED = ("error", "cut")
 PROMPTS = ("Count from one to twenty.", "Name the days of the week.", "What is the sea?")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a live run is told."""
-
-    scenario: Scenario
-    folder: Path
-    """Where journal and log go; made if it isn't there."""
-    named: str = ""
-    """How the scenario was named, if not by its own name: by a file's path."""
-    config: Path | None = None
-    """The user's own configuration; None builds the scenario's system of stubs."""
-    stubs: bool = False
-    """Whether stubs take the place of all models and providers of the configuration."""
-    route: str = ""
-    """The model to ask for; empty for the configuration's first."""
-    attach: str = ""
-    """Base URL of a gateway that runs; empty starts one."""
-    state_dir: Path | None = None
-    """The folder of that gateway's socket."""
-    sure: bool = False
-    """Whether a target that isn't on this machine is meant."""
-    dry: bool = False
-    """Whether to stop when all is known that would be broken."""
-    planted: str = ""
-    tell: Callable[[str], None] = lambda _: None
-    """Told of the progress, a line at a time."""
-
-
-def again(options: Options) -> str:
-    """The command that runs it once more."""
-    words = ["orchestrator", "chaos", "live", options.named or options.scenario.name]
-    for flag, value in (
-        ("--config", options.config),
-        ("--route", options.route),
-        ("--target", options.attach),
-        ("--state-dir", options.state_dir),
-        ("--planted", options.planted),
-    ):
-        words += [flag, str(value)] if value else []
-    words += ["--stubs"] if options.stubs else []
-    words += ["--yes"] if options.sure else []
-    return shlex.join(words)
 
 
 async def run_live(options: Options) -> Path:
@@ -120,109 +61,21 @@ class _Run:
         self._guardian = guardian
         self._origin = origin
         self._chance = random.Random(options.scenario.seed)
-        self._fronts: Mapping[str, Stub | Proxy] = {}
         self._broken_off = asyncio.Event()
 
     async def all(self) -> None:
         """From preflight to check."""
         options = self._options
-        if options.attach:
-            must_be_within_reach(self._scenario)
-        self._introduce()
         async with contextlib.AsyncExitStack() as stack:
-            if options.attach:
-                place = options.state_dir or Path("chaos-state")
-                target = await attached(options.attach, place, sure=options.sure)
-            else:
-                target = await self._start(stack)
-            await target.inside.follow(self._pass_on)
-            stack.push_async_callback(target.inside.leave)
-            state = await self._wait_until_ready(target)
-            for one in state.deployments:
-                describe(self._journal, one)
+            ground = await prepare(stack, options, self._journal, self._origin)
             if options.dry:
-                self._tell_of_targets(state)
+                tell_of_targets(options, ground)
                 return
-            await self._phases(target, state)
+            await self._phases(ground)
 
-    # --- before ---
-
-    def _introduce(self) -> None:
-        scenario = self._scenario
-        self._journal.record(
-            Kind.RUN,
-            seed=scenario.seed,
-            scenario=scenario.name,
-            mode=scenario.mode,
-            world="live",
-            exposed=scenario.expect.exposed,
-            planted=self._options.planted,
-            again=again(self._options),
-            more=bounds_of(scenario),
-        )
-
-    async def _start(self, stack: contextlib.AsyncExitStack) -> Target:
-        options, scenario = self._options, self._scenario
-        own = options.config is None
-        place = options.config or write_config(scenario.system, options.folder)
-        config = load(place)
-        stubs = own or options.stubs
-        self._fronts = await opened(
-            stack,
-            config,
-            self._journal,
-            seed=scenario.seed,
-            stubs=stubs,
-            sure=options.sure,
-        )
-        urls = {name: front.url for name, front in self._fronts.items()}
-        return await stack.enter_async_context(
-            started(
-                place,
-                options.folder,
-                reroutes={} if stubs else urls,
-                stubbed=urls if stubs else {},
-                stub_hosts=stubs,
-                planted=options.planted,
-            )
-        )
-
-    def _pass_on(self, event: Event) -> None:
-        value = dict(event.value)
-        for key in ("deadline", "not_before"):
-            if isinstance(at := value.get(key), int | float) and at > self._origin:
-                value[key] = at - self._origin
-        moved = msgspec.structs.replace(event, t=round(event.t - self._origin, 6), value=value)
-        self._journal.take(moved)
-
-    async def _wait_until_ready(self, target: Target) -> DebugState:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + READY_SECONDS
-        state = await target.state()
-        while not all(one.ready for one in state.deployments):
-            if loop.time() > end:
-                raise ConfigError("the gateway isn't ready; nothing was injected")
-            await asyncio.sleep(LOOK)
-            state = await target.state()
-        return state
-
-    def _tell_of_targets(self, state: DebugState) -> None:
-        tell = self._options.tell
-        tell(f"the gateway is process {state.pid}, started at tick {state.started}")
-        for one in state.deployments:
-            for pid, begun in one.hosts:
-                tell(f"{one.name}: model host {pid}, started at tick {begun}")
-            for pid, begun in one.spares:
-                tell(f"{one.name}: spare host {pid}, started at tick {begun}")
-        for name, front in self._fronts.items():
-            tell(f"{name}: its provider's place is port {front.port}")
-        for fault in self._scenario.faults:
-            tell(f"at {fault.at:g} s: {fault.target} {fault.do}, {fault.whom}, {fault.times} times")
-
-    # --- the run ---
-
-    async def _phases(self, target: Target, state: DebugState) -> None:
+    async def _phases(self, ground: Ground) -> None:
         scenario, journal = self._scenario, self._journal
+        target, state = ground.target, ground.state
         strain = Strain((os.getpid(), state.pid))
         watch = Watch(target.url, target.inside, journal)
         crowd = Crowd(
@@ -240,11 +93,11 @@ class _Run:
             target=target,
             hand=hand,
             guardian=self._guardian,
-            fronts=self._fronts,
+            fronts=ground.fronts,
             crowd=crowd,
             journal=journal,
         )
-        for front in self._fronts.values():
+        for front in ground.fronts.values():
             front.toxics.on_landed = injector.provider_landed
         watch.on_look = lambda: self._guard(watch, crowd)
         watch.begin()
@@ -259,7 +112,9 @@ class _Run:
             injector.heal()
             await crowd.disperse()
             await watch.end()
-        await self._drain(target, strain)
+        self._options.tell("drain")
+        await drain(ground, journal, strain)
+        self._phase("check")
 
     async def _know_the_answers(self, crowd: Crowd) -> None:
         """Real models: asks each prompt twice; what they answer alike they must answer always."""
@@ -321,35 +176,6 @@ class _Run:
         self._phase("recovery")
         await crowd.come("r", scenario.steady.for_, must_succeed=True)
         await crowd.settle()
-
-    async def _drain(self, target: Target, strain: Strain) -> None:
-        self._journal.record(Kind.STRAIN, share=round(strain.share, 3))
-        self._phase("drain")
-        if target.ended_with is None:
-            await self._measure(target)
-            hosts = [host for one in (await target.state()).deployments for host in one.hosts]
-            stopped = sum(state_of(pid) == STOPPED for pid, _ in hosts)
-            gauge(self._journal, "residue: stopped processes", stopped, 0)
-            await target.end()
-        gauge(
-            self._journal,
-            "residue: toxics",
-            sum(len(f.toxics.active) for f in self._fronts.values()),
-            0,
-        )
-        if target.ended_with is not None:
-            gauge(self._journal, "exit code of the gateway", abs(target.ended_with), 0)
-            gauge(self._journal, "model hosts left", target.hosts_left, 0)
-        self._phase("check")
-
-    async def _measure(self, target: Target) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + QUIET_SECONDS
-        state = await target.state()
-        while loop.time() < end and not is_quiet(state, self._fronts):
-            await asyncio.sleep(LOOK)
-            state = await target.state()
-        measure(self._journal, state, self._fronts)
 
     def _guard(self, watch: Watch, crowd: Crowd) -> None:
         limits = self._scenario.safeguards

@@ -135,6 +135,8 @@ class Expect(Section):
     ttft_p95: Timely | None = None
     exposed: Annotated[int, whole(0, 1_000_000)] = 1
     """Requests that must have met a fault; with fewer nothing is proven."""
+    met: Wanted | None = None
+    """Requests that may have met a fault, where one refusal must keep others away from it."""
 
 
 class Safeguards(Section):

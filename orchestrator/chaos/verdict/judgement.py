@@ -124,7 +124,7 @@ def judge_journal(events: Sequence[Event]) -> Verdict:
         case.baseline = steady_state(ordered)
     if not case.baseline:
         case.doubts = _doubts(ordered, run, faults, world=world)
-        case.missed = _missed(run, phases, recovery)
+        case.missed = _missed(run, phases, recovery, faults)
         if case.missed and (strain := _strain(ordered)) > TOO_BUSY:
             case.doubts.append(
                 f"the run waited for a core in {strain:.0%} of the time in which it wanted one: the"
@@ -180,7 +180,12 @@ def _strain(events: Sequence[Event]) -> float:
     return max((e.number("share") for e in events if e.kind is Kind.STRAIN), default=0.0)
 
 
-def _missed(run: Event, phases: Mapping[str, Figures], recovery: float | None) -> list[str]:
+def _missed(
+    run: Event,
+    phases: Mapping[str, Figures],
+    recovery: float | None,
+    faults: Sequence[FaultRecord],
+) -> list[str]:
     if run.text("mode", "safety") != "liveness":
         return []
     whole = together(figures for name, figures in phases.items() if name != BASELINE)
@@ -189,6 +194,9 @@ def _missed(run: Event, phases: Mapping[str, Figures], recovery: float | None) -
     took = math.inf if recovery is None else recovery
     if wanted and not read_bound(wanted).holds(took):
         lines.append(f"recovery took {took:.2f} s, wanted {wanted}")
+    wanted, met = run.text("expect_met", ""), sum(fault.exposed for fault in faults)
+    if wanted and not read_bound(wanted).holds(met):
+        lines.append(f"{met} requests met a fault, wanted {wanted}")
     return lines
 
 

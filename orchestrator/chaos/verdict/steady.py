@@ -21,6 +21,7 @@ def bounds_of(scenario: Scenario) -> Mapping[str, str]:
         "expect_done": expect.done,
         "expect_recovery": expect.recovery,
         "expect_ttft_p95": expect.ttft_p95,
+        "expect_met": expect.met,
     }
     return {name: bound.text for name, bound in bounds.items() if bound is not None}
 

@@ -73,12 +73,16 @@ def payload(settings: AnthropicSettings, request: PriorityRequest) -> Steps[dict
     system, turns = yield from _conversation(request.messages, settings.provider)
     if not turns:
         raise InvalidRequestError("messages must hold more than system messages", param="messages")
+    messages: list[Object] = []
+    for turn in turns:
+        messages.append({"role": turn.role, "content": turn.blocks})
+        yield
     # the deployment's extra_body may name one as well
     longest = request.sampling.max_tokens or fields.take("max_tokens") or settings.max_tokens
     body: dict[str, object] = {
         "model": settings.model,
         "max_tokens": longest,
-        "messages": [{"role": turn.role, "content": turn.blocks} for turn in turns],
+        "messages": messages,
         "stream": True,
     }
     if system:

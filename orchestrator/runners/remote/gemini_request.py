@@ -86,9 +86,11 @@ def payload(settings: GeminiSettings, request: PriorityRequest) -> Steps[dict[st
     system, turns = yield from conversation(request.messages, settings.provider)
     if not turns:
         raise InvalidRequestError("messages must hold more than system messages", param="messages")
-    body: dict[str, object] = {
-        "contents": [{"role": turn.role, "parts": turn.blocks} for turn in turns]
-    }
+    contents: list[Object] = []
+    for turn in turns:
+        contents.append({"role": turn.role, "parts": turn.blocks})
+        yield
+    body: dict[str, object] = {"contents": contents}
     if system:
         body["systemInstruction"] = {"parts": system}
     body.update(_tools(fields))

@@ -44,15 +44,20 @@ def at_once(steps: Steps[T]) -> T:
             return end.value
 
 
-async def at_leisure(steps: Steps[T]) -> T:
-    """Does some work with rests."""
-    pace = Pace()
+async def at_leisure(steps: Steps[T], pace: Pace | None = None) -> T:
+    """Does some work with rests.
+
+    Args:
+        steps: The work.
+        pace: That of the work before it, so that the two don't become one long step.
+    """
+    pace = pace or Pace()
     while True:
+        await pace.rest()
         try:
             next(steps)
         except StopIteration as end:
             return end.value
-        await pace.rest()
 
 
 def in_one_step(work: Callable[P, T]) -> Callable[P, Steps[T]]:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from orchestrator.chaos.live.run import Options, again
+from orchestrator.chaos.live.options import Options, again
 from orchestrator.chaos.scenario.reading import find_scenario
 
 

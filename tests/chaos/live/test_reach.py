@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.chaos.live.attack import fault_from
-from orchestrator.chaos.live.run import Options, run_live
+from orchestrator.chaos.live.options import Options
+from orchestrator.chaos.live.run import run_live
 from orchestrator.chaos.scenario.reading import find_scenario
 from orchestrator.errors import ConfigError
 

@@ -158,6 +158,18 @@ def test_an_expectation_is_missed_only_if_it_is_wanted() -> None:
     assert ended(a_run(expect_recovery=wanted, mode="safety")).outcome is Outcome.PASSED
 
 
+@pytest.mark.parametrize(
+    ("wanted", "outcome"), [("<= 1", Outcome.MISSED), ("<= 2", Outcome.PASSED)]
+)
+def test_more_requests_that_met_a_fault_than_may_is_a_miss(wanted: str, outcome: Outcome) -> None:
+    run = a_run(expect_met=wanted)
+    for name in ("f2", "f3"):
+        run.record(Kind.FAULT_LANDED, name, fault=0, evidence="counted at the provider's place")
+        run.ask(name)
+
+    assert ended(run).outcome is outcome
+
+
 def test_a_slot_that_is_lost_at_rest_is_a_violation() -> None:
     run = a_run()
     run.record(Kind.GAUGE, name="live slots of a", value=3, expected=4)
