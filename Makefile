@@ -22,7 +22,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := check
-.PHONY: help run test check lint types imports cover fuzz clients schema-fuzz sim sim-selftest chaos chaos-long chaos-kill bench bench-peers large-events format pins clean
+.PHONY: help run test check lint types imports cover fuzz clients schema-fuzz sim sim-selftest chaos chaos-long chaos-kill torture ledger leaks races limits isolation bench bench-peers large-events format pins clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -43,8 +43,8 @@ $(MODEL): $(READY)
 run: $(MODEL)      ## the gateway with the default configuration; make run CONFIG=mine.yaml
 	@$(RUN) -m orchestrator serve '$(CONFIG)'
 
-test: $(MODEL)     ## all tests; make test ARGS='-k breaker'
-	@$(RUN) -m pytest $(ARGS)
+test: $(MODEL)     ## all tests, two files at a time; make test ARGS='-k breaker'
+	@$(RUN) -m pytest --numprocesses '$(JOBS)' --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: lint types imports test sim sim-selftest  ## everything that CI runs
 
