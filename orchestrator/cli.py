@@ -33,7 +33,6 @@ from orchestrator.gateway.chunks import usage_object
 from orchestrator.gateway.keys import file_of_keys, key_budgets, print_keys, print_new_key
 from orchestrator.gateway.listener import BindError
 from orchestrator.gateway.screen import folding_table, plain_console, print_findings
-from orchestrator.gateway.serve import serve as run_gateway
 from orchestrator.gateway.usage import print_usage
 from orchestrator.plan import DeploymentPlan, plan_deployments
 from orchestrator.reading.sections import LocalModel
@@ -154,6 +153,9 @@ def serve(
     """
     _log_to_stderr(log_level)
     with _mistakes_told():
+        # FastAPI and its like are a quarter of what a command has to load, for this one alone
+        from orchestrator.gateway.serve import serve as run_gateway  # noqa: PLC0415
+
         given = {"host": host, "port": port}
         changes = {name: value for name, value in given.items() if value is not None}
 
