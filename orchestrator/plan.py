@@ -7,7 +7,7 @@ gets the very same system.
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -308,7 +308,12 @@ def _factory(
         case sections.Torch():
             from orchestrator.runners.torch.runner import factory as torch_factory  # noqa: PLC0415
 
-            return torch_factory(_local(name, runner, None), on_progress=partial(on_progress, name))
+            settings = replace(
+                _local(name, runner, None),
+                context=runner.context,
+                max_batch_tokens=runner.max_batch_tokens,
+            )
+            return torch_factory(settings, on_progress=partial(on_progress, name))
         case sections.TorchEncoder():
             from orchestrator.runners.torch.encoders.room import Room  # noqa: PLC0415
             from orchestrator.runners.torch.encoders.runner import (  # noqa: PLC0415

@@ -81,11 +81,11 @@ class FakeHost:
         match word:
             case "say":
                 for index in range(int(number) - 1):
-                    self.tell(Produced(stream, f"{index} "))
+                    self.tell(Produced(stream, f"{index} ", index))
                 self.end(stream, "end", int(number))
             case "wait":
                 self.open.add(stream)
-                self.tell(Produced(stream, "first"))
+                self.tell(Produced(stream, "first", 0))
             case "slow":
                 threading.Event().wait(0.5)
                 self.end(stream, "slow")
@@ -100,7 +100,7 @@ class FakeHost:
             case "echo":
                 self.end(stream, str(admit.seed))
             case _:
-                self.tell(Produced(stream, "first"))
+                self.tell(Produced(stream, "first", 0))
                 self.break_down(word)
 
     def break_down(self, how: str) -> None:

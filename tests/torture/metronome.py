@@ -46,7 +46,7 @@ class Answer:
         self._stream = admit.stream
         self._words = admit.messages[-1]["content"].split()
         self._longest = admit.sampling.max_tokens or 1
-        self._said = 0
+        self._said = len(admit.resume)
 
     @override
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class Answer:
         text = f"{self._said} {self._words[self._said % len(self._words)]} "
         self._said += 1
         if self._said < self._longest:
-            return Produced(self._stream, text)
+            return Produced(self._stream, text, 0)
         return Completed(self._stream, text, FinishReason.LENGTH, len(self._words), self._longest)
 
 

@@ -45,10 +45,10 @@ FACTS = Ready(
 
 
 class _Stream:
-    def __init__(self, number: int, text: str) -> None:
+    def __init__(self, number: int, text: str, said: int) -> None:
         self.number = number
         self.tokens, self.name = asked(text)
-        self.said = 0
+        self.said = said
         self.cache = bytearray(STREAM_BYTES)
 
     def next(self) -> StreamEvent:
@@ -56,7 +56,7 @@ class _Stream:
         self.said += 1
         if self.said >= self.tokens:
             return Completed(self.number, text, FinishReason.STOP, 3, self.tokens)
-        return Produced(self.number, text)
+        return Produced(self.number, text, 0)
 
 
 class StubHost:
@@ -93,7 +93,7 @@ class StubHost:
         match command:
             case Admit():
                 text = str(command.messages[-1]["content"])
-                self._streams[command.stream] = _Stream(command.stream, text)
+                self._streams[command.stream] = _Stream(command.stream, text, len(command.resume))
             case Cancel(stream):
                 self._streams.pop(stream, None)
             case Count(stream):

@@ -1,25 +1,28 @@
 """The host's engine: many answers at once, one token each per step.
 
-A step gives every running answer its next token, all in one forward pass where the model can, and
-spends one budget of prompt tokens on those that are still reading, in turns, so that a long prompt
-neither stops the others nor is stopped by them. Answers join and leave between steps. What goes
-wrong with one ends that one: a pass that fails for many is done over for each alone.
+A step gives every running answer its next token and spends a budget of prompt tokens on those that
+are still reading, in turns, so that a long prompt neither stops the others nor is stopped by them;
+all of it in one pass where the model can. Answers join and leave between steps.
+
+An answer begins when there is room for its prompt. One that finds no room for its next token takes
+that of the answer that began last, which waits and is computed anew later. What goes wrong with one
+ends that one: a pass that fails for many is done over for each alone.
 """
 
+import time
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from jinja2 import TemplateError
-from transformers import Cache
 
 from orchestrator.errors import describe
 from orchestrator.events import FinishReason
-from orchestrator.runners.torch.forward import forward
+from orchestrator.runners.torch.answer import Answer
 from orchestrator.runners.torch.loading import LoadedModel
-from orchestrator.runners.torch.rows import enable, forward_rows
-from orchestrator.runners.torch.sampling import Sampler
+from orchestrator.runners.torch.memory import NoRoomError
+from orchestrator.runners.torch.passes import Passes, Place
 from orchestrator.runners.torch.text import AnswerText
 from orchestrator.runners.torch.wire import (
     Admit,
@@ -33,57 +36,12 @@ from orchestrator.runners.torch.wire import (
 )
 
 PREFILL_TOKENS = 128
-"""Prompt tokens a step, all answers together: a quarter of a second for a small model on a CPU."""
+"""Prompt tokens a step, all answers together, where the machine is fast enough for them."""
+LEAST_TOKENS = 16
+STEP_SECONDS = 0.2
+"""A step in which others wait for their next token reads no more than it can in this time."""
 DEFAULT_MAX_TOKENS = 1024
 """Longest answer of a request that names no limit."""
-
-
-class Answer:
-    """One answer in the making.
-
-    Args:
-        admit: What was asked.
-        prompt: Its tokens.
-        max_tokens: The longest answer.
-        text: Makes its text.
-    """
-
-    __slots__ = (
-        "alone",
-        "cache",
-        "fed",
-        "max_tokens",
-        "prompt_tokens",
-        "sampler",
-        "stream",
-        "text",
-        "tokens",
-    )
-
-    def __init__(self, admit: Admit, prompt: list[int], max_tokens: int, text: AnswerText) -> None:
-        self.stream = admit.stream
-        self.tokens = prompt
-        """Prompt and answer so far."""
-        self.prompt_tokens = len(prompt)
-        self.max_tokens = max_tokens
-        self.text = text
-        self.sampler = Sampler(admit.sampling, admit.seed)
-        self.cache: Cache | None = None
-        self.fed = 0
-        """Tokens that the cache holds."""
-        self.alone = False
-        """Whether a pass together with others failed, so that it goes by itself."""
-
-    @property
-    def completion_tokens(self) -> int:
-        """Tokens of the answer so far, its end token included."""
-        return len(self.tokens) - self.prompt_tokens
-
-    def start_over(self) -> None:
-        """Forgets what the model computed, not what was answered: all is fed again."""
-        self.cache = None
-        self.fed = 0
-        self.alone = True
 
 
 class PromptError(Exception):
@@ -99,26 +57,35 @@ class Engine:
 
     Args:
         loaded: The model; nobody else uses it.
+        passes: How tokens go through it.
     """
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedModel, passes: Passes) -> None:
         self._loaded = loaded
-        self._model = loaded.model
-        self._together = False
+        self._passes = passes
+        self._waiting: deque[Answer] = deque()
+        self._full = False
+        """Whether the first that waits has found no room since anybody left."""
         self._reading: deque[Answer] = deque()
         self._writing: dict[int, Answer] = {}
+        self._token_seconds = 0.0
+        """Of a prompt's token, as the last steps had it."""
+
+    def __repr__(self) -> str:
+        counts = len(self._waiting), len(self._reading), len(self._writing)
+        return "<Engine: {} waiting, {} reading, {} writing>".format(*counts)
 
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
-        return not self._reading and not self._writing
+        return not self._reading and not self._writing and not self._waiting
 
-    def warm_up(self) -> bool:
-        """Runs the first passes, which are slow; returns whether answers can go together."""
-        self._together = enable(self._model)
-        _, cache = forward(self._model, [0] * 8, None)
-        forward(self._model, [0], cache)
-        return self._together
+    def warm_up(self) -> None:
+        """Runs the first passes, which are slow."""
+        place = self._passes.open([0] * 8)
+        self._passes.feed([(place, [0] * 8)])
+        self._passes.feed([(place, [0])])
+        self._passes.close(place, keep=False)
 
     def admit(self, admit: Admit) -> list[StreamEvent]:
         """Begins an answer; the events say if it was refused."""
@@ -128,7 +95,7 @@ class Engine:
         except PromptError as error:
             return [error.refused]
         text = AnswerText(self._loaded.backend, admit.sampling.stop)
-        self._reading.append(Answer(admit, prompt, limit, text))
+        self._waiting.append(Answer(admit, prompt, limit, text))
         return []
 
     def count(self, count: Count) -> list[StreamEvent]:
@@ -142,76 +109,130 @@ class Engine:
 
     def cancel(self, stream: int) -> None:
         """Forgets an answer; one that has ended already is no error."""
-        self._writing.pop(stream, None)
-        self._reading = deque(answer for answer in self._reading if answer.stream != stream)
+        if (answer := self._writing.pop(stream, None)) is not None:
+            self._leave(answer, keep=True)
+            return
+        for held in (self._reading, self._waiting):
+            for answer in held:
+                if answer.stream == stream:
+                    held.remove(answer)
+                    self._leave(answer, keep=True)
+                    return
 
     def step(self) -> list[StreamEvent]:
         """Takes every answer one step further."""
-        events = self._write_all()
-        budget = PREFILL_TOKENS
+        self._begin()
+        self._make_room()
+        feeds = [(answer, 1) for answer in self._writing.values()]
+        budget = self._budget()
         for _ in range(len(self._reading)):
-            answer = self._reading.popleft()
-            size = min(budget, len(answer.tokens) - answer.fed)
-            events.extend(self._guarded(answer, self._read(answer, size)))
-            budget -= size
             if budget == 0:
                 break
-        return events
+            answer = self._reading.popleft()
+            size = min(budget, answer.missing)
+            budget -= size
+            feeds.append((answer, size))
+        groups = [[feed] for feed in feeds if feed[0].alone]
+        groups.append([feed for feed in feeds if not feed[0].alone])
+        return [event for group in groups if group for event in self._pass(group)]
 
-    def _write_all(self) -> list[StreamEvent]:
-        """Gives every writing answer its next token."""
-        writing = list(self._writing.values())
-        group = [answer for answer in writing if self._together and not answer.alone]
-        # one row alone goes the plain way, which is the one that transformers' generate goes
-        single = writing if len(group) < 2 else [answer for answer in writing if answer.alone]  # noqa: PLR2004 - two are many
-        events: list[StreamEvent] = []
-        if len(single) < len(writing):
-            events.extend(self._write_together(group))
-        for answer in single:
-            events.extend(self._guarded(answer, self._read(answer, 1)))
-        return events
+    def _begin(self) -> None:
+        """Gives those that wait their place, in turn, as far as there is room."""
+        # one that took even its own place finds room once nobody else has any
+        while self._waiting and not (self._full and (self._reading or self._writing)):
+            answer = self._waiting[0]
+            try:
+                answer.place = self._passes.open(answer.tokens)
+            except NoRoomError:
+                self._full = True
+                return
+            self._waiting.popleft()
+            if answer.reused is None:
+                answer.reused = min(answer.place.reused, answer.prompt_tokens)
+            self._reading.append(answer)
 
-    def _write_together(self, group: list[Answer]) -> list[StreamEvent]:
+    def _make_room(self) -> None:
+        """Sees to it that every writing answer has room for its next token."""
+        for answer in list(self._writing.values()):
+            while answer.place is not None:
+                try:
+                    self._passes.extend(answer.place)
+                except NoRoomError:
+                    self._preempt()
+                else:
+                    break
+
+    def _preempt(self) -> None:
+        """Takes the place of the answer that began last; it is computed anew when there is room."""
+        if self._reading:
+            answer = self._reading.pop()
+        else:
+            _, answer = self._writing.popitem()
+        self._leave(answer, keep=False)
+        # what made the room is for the one that asked, not for the one that gave
+        self._full = True
+        self._waiting.appendleft(answer)
+
+    def _leave(self, answer: Answer, *, keep: bool) -> None:
+        if answer.place is not None:
+            self._passes.close(answer.place, keep=keep)
+            answer.place = None
+        self._full = False
+
+    def _budget(self) -> int:
+        if not self._writing or not self._token_seconds:
+            return PREFILL_TOKENS
+        fitting = int(STEP_SECONDS / self._token_seconds) // LEAST_TOKENS * LEAST_TOKENS
+        return max(LEAST_TOKENS, min(PREFILL_TOKENS, fitting))
+
+    def _pass(self, feeds: Sequence[tuple[Answer, int]]) -> list[StreamEvent]:
+        parts = [(_place(answer), _next(answer, size)) for answer, size in feeds]
+        begin = time.perf_counter()
         try:
-            logits = forward_rows(
-                self._model,
-                [answer.tokens[-1] for answer in group],
-                [answer.fed for answer in group],
-                [answer.cache for answer in group if answer.cache is not None],
-            )
+            logits = self._passes.feed(parts)
         except torch.AcceleratorError:
-            raise
-        except Exception as error:  # noqa: BLE001 - it isn't known whose fault it is: each tries alone
+            raise  # the device's context is lost for everybody: only a new process has another
+        except Exception as error:  # noqa: BLE001 - whatever the model's code raises
             traceback.print_exception(error)
-            for answer in group:
-                answer.start_over()
-                del self._writing[answer.stream]
-            self._reading.extend(group)
-            return []
+            return self._failed([answer for answer, _ in feeds], error)
+        read = sum(size for _, size in feeds)
+        if read >= LEAST_TOKENS + len(self._writing):
+            self._token_seconds = (time.perf_counter() - begin) / read
         events: list[StreamEvent] = []
-        for answer, row in zip(group, logits, strict=True):
-            answer.fed += 1
-            events.extend(self._guarded(answer, self._take(answer, row)))
+        for (answer, _), row in zip(feeds, logits, strict=True):
+            events.extend(self._guarded(answer, self._take_in(answer, row)))
         return events
+
+    def _failed(self, answers: Sequence[Answer], error: Exception) -> list[StreamEvent]:
+        """One ends with the error; of many it isn't known whose fault it is: each tries alone."""
+        if len(answers) == 1:
+            return [self._refuse(answers[0], error)]
+        for answer in answers:
+            self._passes.recover(_place(answer))
+            answer.alone = True
+            self._writing.pop(answer.stream, None)
+            self._reading.append(answer)
+        return []
+
+    def _refuse(self, answer: Answer, error: Exception) -> Refused:
+        self._writing.pop(answer.stream, None)
+        if answer in self._reading:
+            self._reading.remove(answer)
+        self._leave(answer, keep=False)
+        return Refused(answer.stream, "failed", f"the model failed: {describe(error)}")
 
     def _guarded(self, answer: Answer, events: Iterator[StreamEvent]) -> list[StreamEvent]:
         try:
             return list(events)
-        except torch.AcceleratorError:
-            raise  # the device's context is lost for everybody: only a new process has another
-        except Exception as error:  # noqa: BLE001 - whatever the model's code raises ends this answer alone
+        except Exception as error:  # noqa: BLE001 - what can't be chosen from or decoded ends this answer alone
             traceback.print_exception(error)
-            self.cancel(answer.stream)
-            return [Refused(answer.stream, "failed", f"the model failed: {describe(error)}")]
+            return [self._refuse(answer, error)]
 
-    def _read(self, answer: Answer, size: int) -> Iterator[StreamEvent]:
-        """Feeds the next `size` tokens; the last one that there is brings a new one."""
-        part = answer.tokens[answer.fed : answer.fed + size]
-        row, answer.cache = forward(self._model, part, answer.cache)
-        answer.fed += size
+    def _take_in(self, answer: Answer, row: torch.Tensor) -> Iterator[StreamEvent]:
+        """Looks at what a pass brought: the prompt goes on, or the next token is there."""
         if answer.stream not in self._writing:
-            yield Prefilled(answer.stream, answer.fed, len(answer.tokens))
-            if answer.fed < len(answer.tokens):
+            yield Prefilled(answer.stream, _place(answer).fed, len(answer.tokens))
+            if answer.missing:
                 self._reading.append(answer)
                 return
             self._writing[answer.stream] = answer
@@ -232,10 +253,11 @@ class Engine:
             stopped = answer.text.stop is not None
             yield self._end(answer, text, FinishReason.STOP if stopped else FinishReason.LENGTH)
         else:
-            yield Produced(answer.stream, text)
+            yield Produced(answer.stream, text, token)
 
     def _end(self, answer: Answer, text: str, reason: FinishReason) -> Completed:
         del self._writing[answer.stream]
+        self._leave(answer, keep=True)
         return Completed(
             answer.stream,
             text,
@@ -243,6 +265,7 @@ class Engine:
             answer.prompt_tokens,
             answer.completion_tokens,
             answer.text.stop,
+            answer.reused or 0,
         )
 
     def _prompt(self, stream: int, messages: list[dict[str, str]]) -> list[int]:
@@ -279,3 +302,14 @@ class Engine:
             f"{context} tokens; shorten the messages or lower max_tokens"
         )
         raise PromptError(Refused(stream, "context", text, "messages"))
+
+
+def _place(answer: Answer) -> Place:
+    if answer.place is None:
+        raise RuntimeError(f"{answer!r} has no place")
+    return answer.place
+
+
+def _next(answer: Answer, size: int) -> list[int]:
+    fed = _place(answer).fed
+    return answer.tokens[fed : fed + size]

@@ -213,14 +213,21 @@ def start(link: Link, settings: TorchSettings) -> "tuple[Engine, Ready]":
     with told(link, settings):
         from orchestrator.runners.torch.engine import Engine  # noqa: PLC0415 - torch comes with it
         from orchestrator.runners.torch.loading import load  # noqa: PLC0415 - as above
+        from orchestrator.runners.torch.passes import passes_for  # noqa: PLC0415 - as above
 
         loaded = load(
             settings,
             lambda stage: link.send(Loading(stage)),
             warn=lambda message: link.send(Warned(message)),
         )
-        engine = Engine(loaded)
         link.send(Loading("warming up"))
+        passes = passes_for(
+            loaded.model,
+            context=loaded.facts.context_length,
+            tokens=settings.max_batch_tokens,
+            release=True,
+        )
+        engine = Engine(loaded, passes)
         engine.warm_up()
     return engine, loaded.facts
 

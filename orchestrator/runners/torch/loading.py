@@ -185,7 +185,14 @@ def _context_length(settings: TorchSettings, model: PreTrainedModel) -> int:
     length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(length, int):
         raise LoadError(f"model {settings.model!r}: its config names no max_position_embeddings")
-    return length
+    if settings.context is None:
+        return length
+    if settings.context > length:
+        raise LoadError(
+            f"model {settings.model!r} can't take a context of {settings.context} tokens: it was "
+            f"made for {length}"
+        )
+    return settings.context
 
 
 def _end_tokens(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel) -> frozenset[int]:

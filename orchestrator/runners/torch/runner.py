@@ -193,6 +193,15 @@ class ModelHost:
         self._starting = None
 
 
+class LocalChunk(TokenChunk, frozen=True, gc=False):
+    """A chunk that says what it was made of, for whoever goes on after it."""
+
+    ids: tuple[int, ...] = ()
+    """All tokens since the chunk before; of some the text is still held back."""
+    seed: int = 0
+    """What the answer's noise was made from."""
+
+
 class TorchRunner:
     """One slot's access to the model host.
 
@@ -244,9 +253,10 @@ class TorchRunner:
         process = self._started_process()
         first = Step.FIRST_TOKEN if process.stepped else Step.FIRST_STEP
         lease.arm(first, silent_for=process.silence)
+        seed = self._seed(request)
         try:
-            with self._admit(process, request) as stream:
-                unseen = 0  # tokens whose text is held back
+            with self._admit(process, request, seed) as stream:
+                unseen: list[int] = []  # tokens whose text is held back
                 while True:
                     events = await stream.receive()
                     if lease.step is Step.FIRST_STEP:
@@ -254,17 +264,19 @@ class TorchRunner:
                     for event in events:
                         lease.progress()
                         match event:
-                            case Produced(_, text):
+                            case Produced(_, text, token):
                                 if lease.step is Step.FIRST_TOKEN:
                                     lease.arm(Step.NEXT_TOKEN)
-                                unseen += 1
+                                unseen.append(token)
                                 if text:
-                                    yield TokenChunk(text, unseen)
-                                    unseen = 0
+                                    yield LocalChunk(
+                                        text, len(unseen), ids=tuple(unseen), seed=seed
+                                    )
+                                    unseen.clear()
                             case Completed():
                                 lease.disarm()
                                 if event.text:
-                                    yield TokenChunk(event.text, unseen + 1)
+                                    yield TokenChunk(event.text, len(unseen) + 1)
                                 yield _finished(event)
                                 return
                             case Refused():
@@ -287,12 +299,23 @@ class TorchRunner:
         """Lets go of the host, which the deployment's factory closes."""
         self._process = None
 
-    def _admit(self, process: HostProcess, request: PriorityRequest) -> HostStream:
+    def _seed(self, request: PriorityRequest) -> int:
+        """The caller's, or that of the answer that is gone on with, or a new one."""
+        if request.sampling.seed is not None:
+            return request.sampling.seed
+        if request.resume is not None:
+            for chunk in request.resume.chunks:
+                if isinstance(chunk, LocalChunk):
+                    return chunk.seed
+        return self._chance.randint(0, MAX_SEED)
+
+    def _admit(self, process: HostProcess, request: PriorityRequest, seed: int) -> HostStream:
         messages = to_wire(request)
         sampling = request.sampling
-        seed = self._chance.randint(0, MAX_SEED) if sampling.seed is None else sampling.seed
+        chunks = () if request.resume is None else request.resume.chunks
+        sent = tuple(one for chunk in chunks if isinstance(chunk, LocalChunk) for one in chunk.ids)
         try:
-            return process.open(lambda number: Admit(number, messages, sampling, seed))
+            return process.open(lambda number: Admit(number, messages, sampling, seed, sent))
         except WireError as error:
             raise RequestTooLargeError(f"messages: {error}", param="messages") from error
 
@@ -303,7 +326,11 @@ class TorchRunner:
 
 
 def _finished(event: Completed) -> Finished:
-    usage = Usage(prompt_tokens=event.prompt_tokens, completion_tokens=event.completion_tokens)
+    usage = Usage(
+        prompt_tokens=event.prompt_tokens,
+        completion_tokens=event.completion_tokens,
+        cached_tokens=event.cached_tokens,
+    )
     return Finished(event.finish_reason, usage, stop=event.stop)
 
 

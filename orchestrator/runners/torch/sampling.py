@@ -54,8 +54,12 @@ class Sampler:
         if not np.isfinite(row.max()):  # max lets a NaN through, so it finds every one of them
             raise ValueError("the model's logits are not finite numbers")
         token = self._draw(row) if self._temperature > 0.0 else int(row.argmax())
-        self._counts[token] += 1
+        self.count(token)
         return token
+
+    def count(self, token: int) -> None:
+        """Takes in a token of the answer that was chosen before."""
+        self._counts[token] += 1
 
     def _penalised(self, logits: Row) -> Row:
         if not self._counts or not (self._presence or self._frequency):

@@ -40,6 +40,11 @@ class TorchSettings:
     """`auto`, `cpu`, `cuda:N` or `mps`; auto takes the first accelerator there is."""
     threads: int | None = None
     """Threads of the model's CPU work; None is all cores but one, which the gateway needs."""
+    context: int | None = None
+    """Tokens that a prompt and its answer may have together; None is what the model can."""
+    max_batch_tokens: int = 16_384
+    """Tokens that all running answers together may hold, prompts included; one of full length has
+    room in any case. What is asked beyond waits, or is computed anew when there is room."""
     memory: int | None = None
     """Bytes of its own that the host may take, weights included; None is no limit. Beyond it an
     allocation fails, which ends the request or the load that needed it."""

@@ -35,6 +35,8 @@ class Admit(msgspec.Struct, frozen=True, tag="admit", array_like=True):
     sampling: SamplingParams
     seed: int
     """The caller's, or one drawn by the parent, so that the noise can be made again."""
+    resume: tuple[int, ...] = ()
+    """Tokens of the answer that were sent before; it goes on after them."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True):
@@ -130,6 +132,7 @@ class Produced(msgspec.Struct, frozen=True, tag="produced", array_like=True):
 
     stream: int
     text: str
+    token: int
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed", array_like=True):
@@ -142,6 +145,8 @@ class Completed(msgspec.Struct, frozen=True, tag="completed", array_like=True):
     completion_tokens: int
     stop: str | None = None
     """The stop text that ended it."""
+    cached_tokens: int = 0
+    """Of the prompt, those that an earlier one had in common with it."""
 
 
 class Counted(msgspec.Struct, frozen=True, tag="counted", array_like=True):

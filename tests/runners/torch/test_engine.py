@@ -1,5 +1,6 @@
 """The host's engine on a tiny model, step by step."""
 
+from collections.abc import Callable
 from operator import methodcaller
 from typing import Any
 
@@ -7,11 +8,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
+from transformers import PreTrainedModel
 
 from orchestrator.events import FinishReason
 from orchestrator.request import SamplingParams
 from orchestrator.runners.torch.engine import PREFILL_TOKENS, Engine
+from orchestrator.runners.torch.lean import Lean
+from orchestrator.runners.torch.linears import packing
 from orchestrator.runners.torch.loading import LoadedModel
+from orchestrator.runners.torch.passes import Feeds, Plain, Slots, passes_for
 from orchestrator.runners.torch.wire import (
     Admit,
     Completed,
@@ -32,9 +38,25 @@ def loaded() -> LoadedModel:
 
 @pytest.fixture
 def engine(loaded: LoadedModel) -> Engine:
-    made = Engine(loaded)
-    assert made.warm_up()
-    return made
+    return start(loaded)
+
+
+def slots(loaded: LoadedModel, *, tokens: int = 16_384) -> Slots:
+    packed = packing(torch.float32, torch.device("cpu"))
+    lean = Lean(loaded.model, context=tiny.CONTEXT, packed=packed)
+    return Slots(lean, context=tiny.CONTEXT, tokens=tokens)
+
+
+def start(loaded: LoadedModel) -> Engine:
+    engine = Engine(loaded, slots(loaded))
+    engine.warm_up()
+    return engine
+
+
+def start_plain(loaded: LoadedModel) -> Engine:
+    engine = Engine(loaded, Plain(loaded.model, context=tiny.CONTEXT, tokens=16_384))
+    engine.warm_up()
+    return engine
 
 
 def admit(stream: int, text: str = "some words", seed: int = 1, **sampling: Any) -> Admit:
@@ -65,8 +87,10 @@ def ending_of(events: list[StreamEvent], stream: int) -> Completed | Refused:
     return last
 
 
-def alone(loaded: LoadedModel, asked: Admit) -> tuple[str, Completed]:
-    engine = Engine(loaded)
+def alone(
+    loaded: LoadedModel, asked: Admit, made: Callable[[LoadedModel], Engine] = start
+) -> tuple[str, Completed]:
+    engine = made(loaded)
     assert engine.admit(asked) == []
     events = run(engine)
     return text_of(events, asked.stream), completed(events, asked.stream)
@@ -86,7 +110,10 @@ def tokens_of(loaded: LoadedModel, asked: Admit) -> list[int]:
         fed.extend(options["input_ids"][0].tolist())
 
     hook = loaded.model.register_forward_pre_hook(note, with_kwargs=True)
-    alone(loaded, asked)
+    engine = start_plain(loaded)
+    fed.clear()
+    engine.admit(asked)
+    run(engine)
     hook.remove()
     return fed
 
@@ -129,8 +156,7 @@ def test_an_answer_is_the_same_alone_and_in_any_company(
         (admit(index, text, seed=index, max_tokens=limit, temperature=temperature), after)
         for index, (text, limit, temperature, after) in enumerate(asked)
     ]
-    engine = Engine(loaded)
-    assert engine.warm_up()
+    engine = start(loaded)
 
     events: list[StreamEvent] = []
     for step in range(7):
@@ -269,26 +295,50 @@ def test_messages_that_the_template_refuses_are_the_callers_fault(engine: Engine
     assert "no answers, please" in refused.message
 
 
+class Poisoned(Slots):
+    """Fails on one token, whoever else is in the pass."""
+
+    def __init__(self, lean: Lean, poison: int) -> None:
+        super().__init__(lean, context=tiny.CONTEXT, tokens=16_384)
+        self.poison = poison
+
+    def feed(self, feeds: Feeds) -> torch.Tensor:
+        if any(self.poison in tokens for _, tokens in feeds):
+            raise RuntimeError("on cue")
+        return super().feed(feeds)
+
+
+class PoisonedPlain(Plain):
+    def __init__(self, model: PreTrainedModel, poison: int) -> None:
+        super().__init__(model, context=tiny.CONTEXT, tokens=16_384)
+        self.poison = poison
+
+    def feed(self, feeds: Feeds) -> torch.Tensor:
+        logits = super().feed(feeds)  # its caches have grown when it fails
+        if any(self.poison in tokens for _, tokens in feeds):
+            raise RuntimeError("on cue")
+        return logits
+
+
+@pytest.mark.parametrize("plain", [False, True])
 def test_an_answer_the_model_fails_on_fails_alone_and_disturbs_nobody(
-    loaded: LoadedModel, engine: Engine, capsys: pytest.CaptureFixture[str]
+    loaded: LoadedModel, plain: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = [admit(stream, "ab", temperature=0, max_tokens=12) for stream in (1, 2)]
     bad = admit(3, "ab", seed=5, max_tokens=12)
     spoken = {token for one in good for token in tokens_of(loaded, one)}
     poison = next(token for token in tokens_of(loaded, bad)[4:-1] if token not in spoken)
     clean = [alone(loaded, one) for one in good]
+    passes = (
+        PoisonedPlain(loaded.model, poison)
+        if plain
+        else Poisoned(Lean(loaded.model, context=tiny.CONTEXT, packed=True), poison)
+    )
+    engine = Engine(loaded, passes)
 
-    def fail(_module: object, _arguments: object, options: dict[str, Any]) -> None:
-        if poison in options["input_ids"]:
-            raise RuntimeError("on cue")
-
-    hook = loaded.model.register_forward_pre_hook(fail, with_kwargs=True)
-    try:
-        for one in (*good, bad):
-            engine.admit(one)
-        events = run(engine)
-    finally:
-        hook.remove()
+    for one in (*good, bad):
+        engine.admit(one)
+    events = run(engine)
 
     failure = ending_of(events, 3)
     assert isinstance(failure, Refused)
@@ -301,11 +351,76 @@ def test_an_answer_the_model_fails_on_fails_alone_and_disturbs_nobody(
 def test_a_model_that_cannot_go_in_rows_goes_one_by_one() -> None:
     loaded = tiny.loaded()
     loaded.model.set_attn_implementation("eager")
-    engine = Engine(loaded)
+    passes = Plain(loaded.model, context=tiny.CONTEXT, tokens=16_384)
+    engine = Engine(loaded, passes)
 
-    together = engine.warm_up()
-
-    assert not together
+    assert not passes.together
     for stream in range(3):
         engine.admit(admit(stream, temperature=0, max_tokens=4))
     assert sum(isinstance(event, Completed) for event in run(engine)) == 3
+
+
+def test_a_model_of_the_llama_family_gets_slots_and_others_their_own_modules() -> None:
+    llama, other = tiny.loaded().model, tiny.loaded().model
+    other.config.hidden_act = "gelu"  # what its modules do is read from its config
+
+    assert isinstance(passes_for(llama, context=tiny.CONTEXT, tokens=1024), Slots)
+    assert isinstance(passes_for(other, context=tiny.CONTEXT, tokens=1024), Plain)
+
+
+def test_more_than_the_memory_holds_is_computed_anew_and_says_the_same(
+    loaded: LoadedModel,
+) -> None:
+    asked = [admit(stream, "ab " * 20, temperature=0, max_tokens=150) for stream in range(4)]
+    asked.append(admit(4, "x " * 100, seed=3, max_tokens=60))
+    engine = Engine(loaded, slots(loaded, tokens=1))  # room for one answer of full length
+
+    for one in asked:
+        engine.admit(one)
+    events = run(engine)
+
+    for one in asked:
+        assert (text_of(events, one.stream), completed(events, one.stream)) == alone(loaded, one)
+
+
+def test_a_prompt_that_begins_as_an_earlier_one_is_not_computed_again(
+    loaded: LoadedModel, engine: Engine
+) -> None:
+    shared = "the same long beginning of every prompt, " * 5
+    engine.admit(admit(1, shared + "one", temperature=0, max_tokens=3))
+    run(engine)
+    asked = admit(2, shared + "two", temperature=0, max_tokens=3)
+
+    engine.admit(asked)
+    events = run(engine)
+
+    text, ending = alone(loaded, asked)
+    found = completed(events, 2)
+    assert text_of(events, 2) == text
+    assert found.cached_tokens >= 190  # in tokens, a few of which are whole words
+    assert ending.cached_tokens == 0
+    first = next(event for event in events if isinstance(event, Prefilled))
+    assert first.done == first.total
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 30), st.sampled_from([0.0, 1.0]), st.integers(0, 3))
+def test_an_answer_goes_on_from_any_token_as_if_nothing_had_broken(
+    after: int, temperature: float, seed: int
+) -> None:
+    loaded = SHARED[0]
+    asked = admit(1, "some 🦊 words", seed=seed, max_tokens=30, temperature=temperature)
+    engine = start(loaded)
+    engine.admit(asked)
+    events = run(engine)
+    produced = [event for event in events if isinstance(event, Produced)]
+    after = min(after, len(produced))
+    tokens = tuple(event.token for event in produced[:after])
+    sent = "".join(event.text for event in produced[:after])
+
+    again = start(loaded)
+    again.admit(structs.replace(asked, resume=tokens))
+    rest = run(again)
+
+    assert sent + text_of(rest, 1) == text_of(events, 1)
+    assert ending_of(rest, 1) == ending_of(events, 1)

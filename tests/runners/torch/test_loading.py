@@ -13,6 +13,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.runners.torch import conversion
 from orchestrator.runners.torch.engine import Engine
 from orchestrator.runners.torch.loading import LoadedModel, LoadError, load
+from orchestrator.runners.torch.passes import Plain
 from orchestrator.runners.torch.settings import Dtype, TorchSettings
 from orchestrator.runners.torch.wire import Count, Counted
 from tests.runners.torch import tiny
@@ -62,8 +63,24 @@ def test_a_gguf_is_converted_once_and_read_from_the_cache_then(gguf: Path) -> No
     assert not converted(again_stages)
     assert first.facts == again.facts
     count = Count(1, [{"role": "user", "content": "plain words"}], None)
-    assert isinstance(Engine(first).count(count)[0], Counted)
-    assert Engine(first).count(count) == Engine(again).count(count)
+    counted, counted_again = (
+        Engine(one, Plain(one.model, context=100, tokens=100)).count(count)
+        for one in (first, again)
+    )
+    assert isinstance(counted[0], Counted)
+    assert counted == counted_again
+
+
+def test_a_context_is_less_than_what_the_model_was_made_for(tmp_path: Path) -> None:
+    tiny.write_directory(tmp_path / "tiny")
+
+    def read_with(context: int) -> LoadedModel:
+        asked = TorchSettings(model=str(tmp_path / "tiny"), device="cpu", context=context)
+        return load(asked, lambda _: None)
+
+    assert read_with(64).facts.context_length == 64
+    with pytest.raises(LoadError, match=f"made for {tiny.CONTEXT}"):
+        read_with(tiny.CONTEXT + 1)
 
 
 def test_another_dtype_is_read_from_the_same_copy(gguf: Path) -> None:

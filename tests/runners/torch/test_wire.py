@@ -27,7 +27,7 @@ from orchestrator.runners.torch.wire import (
 streams = st.integers(0, 2**40)
 texts = st.text(max_size=40)
 events = st.one_of(
-    st.builds(Produced, streams, texts),
+    st.builds(Produced, streams, texts, streams),
     st.builds(Prefilled, streams, st.integers(0, 99), st.integers(0, 99)),
     st.builds(Completed, streams, texts, st.sampled_from(FinishReason), streams, streams),
     st.builds(Refused, streams, st.sampled_from(["context", "invalid", "failed"]), texts, texts),
