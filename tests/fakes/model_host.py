@@ -80,7 +80,7 @@ class FakeHost:
         word, _, number = admit.messages[-1]["content"].partition(" ")
         match word:
             case "say":
-                for index in range(int(number) - 1):
+                for index in range(len(admit.resume), int(number) - 1):
                     self.tell(Produced(stream, f"{index} ", index))
                 self.end(stream, "end", int(number))
             case "wait":

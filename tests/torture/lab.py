@@ -2,7 +2,7 @@
 
 All of it is production code but two things. The host's program is `tests.torture.host`, which adds
 a record and a way to wedge, or `tests.torture.metronome`, which has no model and starts at once.
-And the restart budget is out of reach, because it isn't the subject.
+And the budgets of restarts and retries are out of reach, because they aren't the subject.
 """
 
 import asyncio
@@ -17,10 +17,12 @@ from pathlib import Path
 from orchestrator.actors.supervisor import Supervision
 from orchestrator.inflight import Inflight
 from orchestrator.plan import DeploymentPlan
+from orchestrator.policies.retry import RetryBudget
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.lease import StepLimits
 from orchestrator.runners.torch.process import HostProcess
 from orchestrator.runners.torch.runner import Inspector, ModelHost, TorchRunner
+from orchestrator.runners.torch.seams import kin
 from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.sdk import Orchestrator
 from orchestrator.stream import TokenStream
@@ -184,8 +186,9 @@ async def running_lab(
         seed: Of the runners' own chance.
         spare: Whether a second host waits to take the place of one that was broken.
     """
+    settings = TorchSettings(model=MODEL, spare=spare)
     host = ModelHost(
-        TorchSettings(model=MODEL, spare=spare),
+        settings,
         on_progress=lambda _: None,
         program=(sys.executable, "-m", breed.program, str(folder)),
     )
@@ -195,6 +198,7 @@ async def running_lab(
         factory=SlotFactory(
             create=lambda: TorchRunner(host, chance),
             model=MODEL,
+            resumes=kin(settings),
             inspect=Inspector(host).inspect,
             aclose=host.aclose,
         ),
@@ -203,6 +207,7 @@ async def running_lab(
         supervision=Supervision(max_restarts=1000, within=1.0),
     )
     system = System([plan])
+    system.deployments["m"].gates.retry.budget = RetryBudget(floor=1000)
     orchestrator = Orchestrator.over(system, default_model="m", drain=0.0)
     async with orchestrator:
         lab = Lab(

@@ -71,11 +71,13 @@ class Outcome:
     """Pieces of text that had been read at the moment of the fault."""
     finished: int = 0
     interrupted: int = 0
+    """Streams that ended with an error."""
     retried: int = 0
+    """Streams with more than one attempt."""
+    resumed: int = 0
+    """Those of them that went on where they had broken off."""
     mismatches: int = 0
-    """Streams whose text is no beginning of the undisturbed answer, or not the bytes sent."""
-    unread: int = 0
-    """Streams that ended with an error before anything was read."""
+    """Streams whose text is not the undisturbed answer, or not the bytes sent."""
     noticed_after: float = 0.0
     """From the signal (deaths), or from the end of the lease (hangs)."""
     died_after: float = 0.0

@@ -14,7 +14,7 @@ COLUMNS = (
     "fault",
     "rounds",
     "requests",
-    "finished / interrupted / retried / unread",
+    "finished / interrupted / retried / resumed",
     "mismatches",
     "noticed ms median / p99 / max",
     "process ended ms median / max",
@@ -40,14 +40,14 @@ def _row(fault: str, outcomes: Sequence[Outcome]) -> list[str]:
     streams = [
         sum(values)
         for values in zip(
-            *((o.finished, o.interrupted, o.retried, o.unread) for o in outcomes), strict=True
+            *((o.finished, o.interrupted, o.retried, o.resumed) for o in outcomes), strict=True
         )
     ]
     hang = fault in {"stop", "wedge"}
     return [
         fault,
         str(len(outcomes)),
-        str(sum(o.finished + o.interrupted + o.unread for o in outcomes)),
+        str(sum(o.finished + o.interrupted for o in outcomes)),
         " / ".join(map(str, streams)),
         str(sum(o.mismatches for o in outcomes)),
         f"{median(noticed):.1f} / {percentile(noticed, 0.99):.1f} / {max(noticed):.1f}"

@@ -70,9 +70,10 @@ async def play(lab: Lab, number: int, fault: str, chance: random.Random) -> Outc
             tasks.append(asyncio.create_task(crowd.read(readings[-1])))
         outcome.crash = str(await dying)
         noticed_at = await _noticed(lab, readings, signalled_at)
+        # before any of them goes on at the next host
+        due_at = signalled_at if fault in DEATHS else _lease_end(lab, readings, signalled_at)
         await probe.end()
     outcome.died_after = (target.ended_at or noticed_at) - signalled_at
-    due_at = signalled_at if fault in DEATHS else _lease_end(lab, readings, signalled_at)
     outcome.noticed_after = noticed_at - due_at
     await asyncio.wait(tasks)
     await lab.readiness.slots(SLOTS)

@@ -65,7 +65,8 @@ def line(outcome: Outcome) -> str:
         f"noticed {1000 * outcome.noticed_after:6.1f} ms, "
         f"process ended {1000 * outcome.died_after:7.1f} ms, "
         f"timers late {1000 * outcome.lateness:5.1f} ms, back {outcome.back_after:5.1f} s, "
-        f"{outcome.finished} finished {outcome.interrupted} interrupted {outcome.retried} retried"
+        f"{outcome.finished} finished {outcome.interrupted} interrupted {outcome.retried} retried "
+        f"{outcome.resumed} resumed"
     )
     return "\n     VIOLATION: ".join([text, *outcome.violations])
 

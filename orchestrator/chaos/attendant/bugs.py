@@ -4,7 +4,7 @@
 that gateway runs; the code itself knows nothing of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ DOUBLED = 2
 """The token, from 0, that the reader gets twice."""
 
 # what a graft takes the place of can't be reached through `super()`
-_end, _send = Channel.end, Channel.send
+_end, _send, _suspend = Channel.end, Channel.send, Channel.suspend
 
 
 class SwallowsACrash(Channel):
@@ -33,6 +33,12 @@ class SwallowsACrash(Channel):
         if isinstance(ending, Failed) and isinstance(ending.error, WorkerError) and self.delivered:
             ending = Finished(FinishReason.STOP, None)
         return _end(self, ending, epoch)
+
+    @override
+    def suspend(self) -> Sequence[TokenChunk]:
+        chunks = _suspend(self)
+        _end(self, Finished(FinishReason.STOP, None))
+        return chunks
 
 
 class DoublesAToken(Channel):

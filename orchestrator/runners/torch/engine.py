@@ -40,6 +40,7 @@ PREFILL_TOKENS = 128
 LEAST_TOKENS = 16
 STEP_SECONDS = 0.2
 """A step in which others wait for their next token reads no more than it can in this time."""
+WARM_ROWS = 4
 DEFAULT_MAX_TOKENS = 1024
 """Longest answer of a request that names no limit."""
 
@@ -81,11 +82,12 @@ class Engine:
         return not self._reading and not self._writing and not self._waiting
 
     def warm_up(self) -> None:
-        """Runs the first passes, which are slow."""
-        place = self._passes.open([0] * 8)
-        self._passes.feed([(place, [0] * 8)])
-        self._passes.feed([(place, [0])])
-        self._passes.close(place, keep=False)
+        """Runs the first passes, which are slow, those of several answers among them."""
+        places = [self._passes.open([0] * 8) for _ in range(WARM_ROWS)]
+        self._passes.feed([(place, [0] * 8) for place in places])
+        self._passes.feed([(place, [0]) for place in places])
+        for place in places:
+            self._passes.close(place, keep=False)
 
     def admit(self, admit: Admit) -> list[StreamEvent]:
         """Begins an answer; the events say if it was refused."""

@@ -215,17 +215,16 @@ def start(link: Link, settings: TorchSettings) -> "tuple[Engine, Ready]":
         from orchestrator.runners.torch.loading import load  # noqa: PLC0415 - as above
         from orchestrator.runners.torch.passes import passes_for  # noqa: PLC0415 - as above
 
-        loaded = load(
-            settings,
-            lambda stage: link.send(Loading(stage)),
-            warn=lambda message: link.send(Warned(message)),
-        )
+        def warn(message: str) -> None:
+            link.send(Warned(message))
+
+        loaded = load(settings, lambda stage: link.send(Loading(stage)), warn=warn)
         link.send(Loading("warming up"))
         passes = passes_for(
             loaded.model,
             context=loaded.facts.context_length,
             tokens=settings.max_batch_tokens,
-            release=True,
+            warn=warn,
         )
         engine = Engine(loaded, passes)
         engine.warm_up()

@@ -10,6 +10,7 @@ padded length depends on the token's own position alone.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -19,6 +20,8 @@ from transformers import PreTrainedModel
 from orchestrator.runners.torch import linears
 from orchestrator.runners.torch.linears import Linear
 from orchestrator.runners.torch.memory import Memory, Row, Shape, Slab
+
+Make = Callable[[torch.Tensor, torch.Tensor | None], Linear]
 
 ALIGNED_ROWS = 8
 """Query rows of a head, where several threads attend: each has a buffer in one block of memory, and
@@ -75,22 +78,20 @@ class Lean:
     Args:
         model: What it is made of.
         context: The longest answer, its prompt included.
-        packed: Whether weights are packed, see `linears.packing`.
-        release: Whether the model gives its weights up as they are packed; it is of no use then.
+        packed: Whether weights are packed, see `linears.packing`. Then it has all of them for
+            itself, and the model isn't needed any more.
 
     Raises:
         UnlikeError: The model isn't built like that.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, *, context: int, packed: bool, release: bool = False
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, *, context: int, packed: bool) -> None:
         try:
-            self._take(model, context, packed=packed, release=release)
+            self._take(model, context, packed=packed)
         except (AttributeError, TypeError) as error:
             raise UnlikeError(str(error)) from error
 
-    def _take(self, model: PreTrainedModel, context: int, *, packed: bool, release: bool) -> None:
+    def _take(self, model: PreTrainedModel, context: int, *, packed: bool) -> None:
         config = model.config
         core = model.get_submodule("model")
         if (
@@ -102,23 +103,25 @@ class Lean:
         self.device, self.dtype = model.device, model.dtype
         self.exact = packed and self.dtype == torch.float32
         """Whether a token's numbers are the same in any company."""
-        layer = _Maker(linears.pack if packed else linears.plain, release=release and packed)
-        self._embedding = _weight(core.get_submodule("embed_tokens"))
+        layer = partial(_layer, linears.pack if packed else linears.plain)
+        # one tensor that is used as it was read keeps the whole file of weights in memory
+        weight = _copied if packed else _weight
+        self._embedding = weight(core.get_submodule("embed_tokens"))
         self._layers = [
             Layer(
-                before=_weight(one.get_submodule("input_layernorm")),
+                before=weight(one.get_submodule("input_layernorm")),
                 queries=layer(one.get_submodule("self_attn.q_proj")),
                 keys=layer(one.get_submodule("self_attn.k_proj")),
                 values=layer(one.get_submodule("self_attn.v_proj")),
                 attended=layer(one.get_submodule("self_attn.o_proj")),
-                after=_weight(one.get_submodule("post_attention_layernorm")),
+                after=weight(one.get_submodule("post_attention_layernorm")),
                 gate=layer(one.get_submodule("mlp.gate_proj")),
                 up=layer(one.get_submodule("mlp.up_proj")),
                 down=layer(one.get_submodule("mlp.down_proj")),
             )
             for one in core.get_submodule("layers").children()
         ]
-        self._norm = _weight(core.get_submodule("norm"))
+        self._norm = weight(core.get_submodule("norm"))
         self._epsilon: float = config.rms_norm_eps
         self._head = layer(model.get_submodule("lm_head"))
         heads: int = config.num_attention_heads
@@ -297,27 +300,13 @@ class Lean:
         return functional.rms_norm(hidden, weight.shape, weight, self._epsilon)
 
 
-class _Maker:
-    """Makes linear layers of a model's modules.
+def _layer(make: Make, module: nn.Module) -> Linear:
+    bias = getattr(module, "bias", None)
+    return make(_weight(module), None if bias is None else bias.detach())
 
-    Args:
-        make: How.
-        release: Whether the modules lose their weights.
-    """
 
-    def __init__(
-        self, make: Callable[[torch.Tensor, torch.Tensor | None], Linear], *, release: bool
-    ) -> None:
-        self._make = make
-        self._release = release
-
-    def __call__(self, module: nn.Module) -> Linear:
-        weight = _weight(module)
-        bias = getattr(module, "bias", None)
-        made = self._make(weight, None if bias is None else bias.detach())
-        if self._release:
-            module.weight = nn.Parameter(torch.empty(0), requires_grad=False)
-        return made
+def _copied(module: nn.Module) -> torch.Tensor:
+    return _weight(module).clone()
 
 
 def _weight(module: nn.Module) -> torch.Tensor:

@@ -4,17 +4,20 @@
 modules. Both bound what all answers together may hold, and offer the same few methods.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from transformers import Cache, PreTrainedModel
 
+from orchestrator.errors import describe
 from orchestrator.runners.torch import linears
 from orchestrator.runners.torch.forward import forward
 from orchestrator.runners.torch.lean import Feed, Lean, UnlikeError
 from orchestrator.runners.torch.memory import Memory, NoRoomError, Row
 from orchestrator.runners.torch.prefixes import Prefixes
 from orchestrator.runners.torch.rows import PROBES, TOLERANCE, enable, forward_rows
+
+PROBE = PROBES[0]
 
 
 class Place:
@@ -193,33 +196,41 @@ Passes = Slots | Plain
 
 
 def passes_for(
-    model: PreTrainedModel, *, context: int, tokens: int, release: bool = False
+    model: PreTrainedModel, *, context: int, tokens: int, warn: Callable[[str], None]
 ) -> Passes:
     """Returns the fastest way for this model that gives the logits of transformers' own.
 
     Args:
-        model: In evaluation mode.
+        model: In evaluation mode; nobody else uses it, for it may lose its weights.
         context: Tokens of the longest answer, its prompt included.
         tokens: How many all answers together may hold.
-        release: Whether the model may lose its weights: nobody else uses it.
+        warn: Told of a faster way that can't be gone here.
     """
     try:
-        # with the model's own weights: a second copy of them may be more than there is room for
+        # with the model's own weights: it may not be one whose weights are to be packed
         found = Slots(Lean(model, context=context, packed=False), context=context, tokens=tokens)
-        if _alike(model, found):
-            packed = linears.packing(model.dtype, model.device)
-            lean = Lean(model, context=context, packed=packed, release=release)
-            return Slots(lean, context=context, tokens=tokens)
+        alike = _alike(model, found)
     except (UnlikeError, RuntimeError):
-        pass  # another make
-    return Plain(model, context=context, tokens=tokens)
+        alike = False
+    if not alike:
+        return Plain(model, context=context, tokens=tokens)
+    if not linears.packing(model.dtype, model.device):
+        return found
+    try:
+        lean = Lean(model, context=context, packed=True)
+    except RuntimeError as error:
+        warn(f"its weights stay as they are, for packing them failed: {describe(error)}")
+        return found
+    for parameter in model.parameters():
+        parameter.data = torch.empty(0, dtype=parameter.dtype)
+    return Slots(lean, context=context, tokens=tokens)
 
 
 def _alike(model: PreTrainedModel, slots: Slots) -> bool:
-    expected = torch.stack([forward(model, probe, None)[0] for probe in PROBES])
-    places = [slots.open(probe) for probe in PROBES]
-    slots.feed([(place, probe[:-1]) for place, probe in zip(places, PROBES, strict=True)])
-    found = slots.feed([(place, probe[-1:]) for place, probe in zip(places, PROBES, strict=True)])
+    # a model of another make differs in its first prompt; a pass costs a starting host a moment
+    (expected, _), place = forward(model, PROBE, None), slots.open(PROBE)
+    found = slots.feed([(place, PROBE)])[0]
+    slots.close(place, keep=False)
     return bool((found - expected).abs().max() / expected.abs().max() < TOLERANCE)
 
 

@@ -23,12 +23,13 @@ from orchestrator.errors import (
     describe,
 )
 from orchestrator.events import Finished, TokenChunk, Usage
-from orchestrator.request import MAX_SEED, PriorityRequest
+from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.lease import Lease, Step
 from orchestrator.runners.torch.checks import may_exceed, to_wire
 from orchestrator.runners.torch.life import resident_bytes
 from orchestrator.runners.torch.process import HOST_PROGRAM, HostProcess
+from orchestrator.runners.torch.seams import LocalChunk, kin, seed_of, sent_before
 from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.runners.torch.spare import Spare
 from orchestrator.runners.torch.streams import HostStream
@@ -193,15 +194,6 @@ class ModelHost:
         self._starting = None
 
 
-class LocalChunk(TokenChunk, frozen=True, gc=False):
-    """A chunk that says what it was made of, for whoever goes on after it."""
-
-    ids: tuple[int, ...] = ()
-    """All tokens since the chunk before; of some the text is still held back."""
-    seed: int = 0
-    """What the answer's noise was made from."""
-
-
 class TorchRunner:
     """One slot's access to the model host.
 
@@ -220,8 +212,8 @@ class TorchRunner:
 
     @property
     def abilities(self) -> Abilities:
-        """Its steps run on this machine."""
-        return Abilities(local=True)
+        """Its steps run on this machine, and answers can be gone on with."""
+        return Abilities(local=True, resumable=True)
 
     @property
     def process(self) -> HostProcess | None:
@@ -253,7 +245,7 @@ class TorchRunner:
         process = self._started_process()
         first = Step.FIRST_TOKEN if process.stepped else Step.FIRST_STEP
         lease.arm(first, silent_for=process.silence)
-        seed = self._seed(request)
+        seed = seed_of(request, self._chance)
         try:
             with self._admit(process, request, seed) as stream:
                 unseen: list[int] = []  # tokens whose text is held back
@@ -299,21 +291,9 @@ class TorchRunner:
         """Lets go of the host, which the deployment's factory closes."""
         self._process = None
 
-    def _seed(self, request: PriorityRequest) -> int:
-        """The caller's, or that of the answer that is gone on with, or a new one."""
-        if request.sampling.seed is not None:
-            return request.sampling.seed
-        if request.resume is not None:
-            for chunk in request.resume.chunks:
-                if isinstance(chunk, LocalChunk):
-                    return chunk.seed
-        return self._chance.randint(0, MAX_SEED)
-
     def _admit(self, process: HostProcess, request: PriorityRequest, seed: int) -> HostStream:
         messages = to_wire(request)
-        sampling = request.sampling
-        chunks = () if request.resume is None else request.resume.chunks
-        sent = tuple(one for chunk in chunks if isinstance(chunk, LocalChunk) for one in chunk.ids)
+        sampling, sent = request.sampling, sent_before(request)
         try:
             return process.open(lambda number: Admit(number, messages, sampling, seed, sent))
         except WireError as error:
@@ -423,6 +403,7 @@ def factory(
     return SlotFactory(
         create=lambda: TorchRunner(host, seeds),
         model=settings.model,
+        resumes=kin(settings),
         inspect=inspector.inspect,
         count=inspector.count,
         find=find,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from operator import methodcaller
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from orchestrator.events import FinishReason
 from orchestrator.request import SamplingParams
+from orchestrator.runners.torch import linears
 from orchestrator.runners.torch.engine import PREFILL_TOKENS, Engine
 from orchestrator.runners.torch.lean import Lean
 from orchestrator.runners.torch.linears import packing
@@ -364,8 +365,31 @@ def test_a_model_of_the_llama_family_gets_slots_and_others_their_own_modules() -
     llama, other = tiny.loaded().model, tiny.loaded().model
     other.config.hidden_act = "gelu"  # what its modules do is read from its config
 
-    assert isinstance(passes_for(llama, context=tiny.CONTEXT, tokens=1024), Slots)
-    assert isinstance(passes_for(other, context=tiny.CONTEXT, tokens=1024), Plain)
+    assert isinstance(passes_for(llama, context=tiny.CONTEXT, tokens=1024, warn=print), Slots)
+    assert isinstance(passes_for(other, context=tiny.CONTEXT, tokens=1024, warn=print), Plain)
+    assert sum(one.numel() for one in llama.parameters()) == 0  # they were packed
+    assert sum(one.numel() for one in other.parameters())
+
+
+def test_weights_that_cannot_be_packed_stay_as_they_are_and_it_is_told(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise RuntimeError("no memory")
+
+    told: list[str] = []
+    monkeypatch.setattr(linears, "packing", lambda *_: True)
+    monkeypatch.setattr(linears, "pack", fail)
+
+    passes = passes_for(loaded.model, context=tiny.CONTEXT, tokens=1024, warn=told.append)
+
+    assert isinstance(passes, Slots)
+    assert told == [
+        "its weights stay as they are, for packing them failed: RuntimeError: no memory"
+    ]
+    engine = Engine(loaded, passes)
+    engine.admit(admit(1, temperature=0, max_tokens=3))
+    assert completed(run(engine), 1).completion_tokens == 3
 
 
 def test_more_than_the_memory_holds_is_computed_anew_and_says_the_same(

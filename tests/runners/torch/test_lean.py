@@ -92,16 +92,6 @@ def test_a_model_that_is_built_otherwise_is_refused() -> None:
         Lean(other, context=tiny.CONTEXT, packed=False)
 
 
-def test_packed_weights_leave_nothing_of_the_unpacked_behind() -> None:
-    model = tiny.loaded().model
-    before = sum(one.numel() for one in model.parameters())
-
-    Lean(model, context=tiny.CONTEXT, packed=True, release=True)
-
-    # embeddings and norms are used as they are
-    assert sum(one.numel() for one in model.parameters()) < before / 2
-
-
 def test_a_plain_layer_is_torchs_own_with_its_bias() -> None:
     weight, bias, rows = torch.randn(4, 3), torch.randn(4), torch.randn(2, 3)
 
