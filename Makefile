@@ -102,6 +102,9 @@ chaos-kill: $(READY)  ## the chaos command itself killed, nothing may be left; m
 torture: $(MODEL)  ## the real model host broken; make torture N=100 FAULTS=kill,stop ARGS=--spare
 	@$(RUN) -m tests.torture.torture --rounds $(or $(N),100) --faults '$(FAULTS)' $(ARGS)
 
+seams: $(MODEL)    ## the real model host killed at every token of an answer, or every N-th; make seams N=9
+	@$(RUN) -m tests.torture.seams --every $(or $(N),1) $(ARGS)
+
 ledger: $(READY)   ## the gateway killed under load, no row missing or doubled; make ledger N=50
 	@$(RUN) -m tests.torture.ledger --rounds $(or $(N),50) $(ARGS)
 

@@ -126,10 +126,6 @@ class LocalModel(Section):
     """Where the model runs; auto takes a GPU if there is one."""
     threads: Annotated[int, whole(1, 1024)] | None = None
     """CPU threads for the model; null takes one less than there are cores."""
-    context: Annotated[int, whole(16, 2**24)] | None = None
-    """Tokens that a prompt and its answer may have together; null is what the model can."""
-    max_batch_tokens: Annotated[int, whole(1024, 2**30)] = 16_384
-    """Tokens that all running requests may hold in the model's memory, prompts included."""
     memory: Annotated[int, size(256 * 2**20, 2**44)] | None = None
     """Memory that its process may take, weights included; null is no limit."""
     niceness: Annotated[int, whole(0, 19)] = 0
@@ -147,6 +143,10 @@ class Torch(LocalModel):
 
     kind: Literal["torch"]
     """torch: a model on this machine."""
+    context: Annotated[int, whole(16, 2**24)] | None = None
+    """Tokens that a prompt and its answer may have together; null is what the model can."""
+    max_batch_tokens: Annotated[int, whole(1024, 2**30)] = 16_384
+    """Tokens that all running requests may hold in the model's memory, prompts included."""
 
 
 class TorchEncoder(LocalModel):

@@ -8,6 +8,7 @@ ready at once. A spare waits until it is told to load; with `spare-dies` it exit
 last message says what a stream does:
 
     say 5        five tokens, then the end
+    torn 5       two tokens, then SIGKILL; gone on with, the rest of five and the end
     wait         one token, then nothing until it is canceled
     slow         half a second, then one token and the end
     read 3       three pieces of prompt, then one token and the end
@@ -79,7 +80,10 @@ class FakeHost:
         stream = admit.stream
         word, _, number = admit.messages[-1]["content"].partition(" ")
         match word:
-            case "say":
+            case "torn" if not admit.resume:
+                self.tell(Produced(stream, "0 ", 0), Produced(stream, "1 ", 1))
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "say" | "torn":
                 for index in range(len(admit.resume), int(number) - 1):
                     self.tell(Produced(stream, f"{index} ", index))
                 self.end(stream, "end", int(number))

@@ -8,9 +8,8 @@ however its prompt was cut: packed linear layers keep rows apart, and attention 
 padded length depends on the token's own position alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import nn
@@ -20,8 +19,6 @@ from transformers import PreTrainedModel
 from orchestrator.runners.torch import linears
 from orchestrator.runners.torch.linears import Linear
 from orchestrator.runners.torch.memory import Memory, Row, Shape, Slab
-
-Make = Callable[[torch.Tensor, torch.Tensor | None], Linear]
 
 ALIGNED_ROWS = 8
 """Query rows of a head, where several threads attend: each has a buffer in one block of memory, and
@@ -38,14 +35,13 @@ class Layer:
 
     before: torch.Tensor
     """Weight of the norm before attention."""
-    queries: Linear
-    keys: Linear
-    values: Linear
+    asked: Linear
+    """Queries, keys and values, one behind the other."""
     attended: Linear
     after: torch.Tensor
     """Weight of the norm before the perceptron."""
-    gate: Linear
-    up: Linear
+    grown: Linear
+    """What opens the gate, and what goes through it."""
     down: Linear
 
 
@@ -67,7 +63,8 @@ class Run:
     rows: slice | int
     """Of the slab, one token each; or the one row that all of them follow in."""
     positions: slice | torch.Tensor
-    indices: torch.Tensor | None
+    """Where those of one row stand; or where each head of each row does, all of a layer's heads
+    counted through."""
     capacity: int
     mask: torch.Tensor
 
@@ -103,28 +100,26 @@ class Lean:
         self.device, self.dtype = model.device, model.dtype
         self.exact = packed and self.dtype == torch.float32
         """Whether a token's numbers are the same in any company."""
-        layer = partial(_layer, linears.pack if packed else linears.plain)
+        layer = _packed if packed else _plain
         # one tensor that is used as it was read keeps the whole file of weights in memory
         weight = _copied if packed else _weight
         self._embedding = weight(core.get_submodule("embed_tokens"))
         self._layers = [
             Layer(
                 before=weight(one.get_submodule("input_layernorm")),
-                queries=layer(one.get_submodule("self_attn.q_proj")),
-                keys=layer(one.get_submodule("self_attn.k_proj")),
-                values=layer(one.get_submodule("self_attn.v_proj")),
-                attended=layer(one.get_submodule("self_attn.o_proj")),
+                asked=layer(one, "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+                attended=layer(one, "self_attn.o_proj"),
                 after=weight(one.get_submodule("post_attention_layernorm")),
-                gate=layer(one.get_submodule("mlp.gate_proj")),
-                up=layer(one.get_submodule("mlp.up_proj")),
-                down=layer(one.get_submodule("mlp.down_proj")),
+                grown=layer(one, "mlp.gate_proj", "mlp.up_proj"),
+                down=layer(one, "mlp.down_proj"),
             )
             for one in core.get_submodule("layers").children()
         ]
         self._norm = weight(core.get_submodule("norm"))
         self._epsilon: float = config.rms_norm_eps
-        self._head = layer(model.get_submodule("lm_head"))
+        self._head = layer(model, "lm_head")
         heads: int = config.num_attention_heads
+        self._heads = heads
         self._key_heads: int = config.num_key_value_heads
         self._width: int = getattr(config, "head_dim", None) or config.hidden_size // heads
         self._groups = heads // self._key_heads
@@ -186,16 +181,16 @@ class Lean:
         cosines, sines = self._cosines[positions], self._sines[positions]
         for number, layer in enumerate(self._layers):
             normed = self._normed(hidden, layer.before)
-            queries = layer.queries(normed).view(count, -1, self._width)
-            keys = layer.keys(normed).view(count, -1, self._width)
-            values = layer.values(normed).view(count, -1, self._width)
-            queries = _rotated(queries, cosines, sines)
-            keys = _rotated(keys, cosines, sines)
+            asked = layer.asked(normed).view(count, -1, self._width)
+            turned = _rotated(asked[:, : -self._key_heads], cosines, sines)
+            queries, keys = turned[:, : self._heads], turned[:, self._heads :]
+            values = asked[:, -self._key_heads :]
             seen = [self._attend(number, run, queries, keys, values) for run in runs]
             attended = seen[0] if len(seen) == 1 else torch.cat(seen)
             hidden = hidden + layer.attended(attended)
             normed = self._normed(hidden, layer.after)
-            hidden = hidden + layer.down(functional.silu(layer.gate(normed)) * layer.up(normed))
+            gate, up = layer.grown(normed).chunk(2, dim=-1)
+            hidden = hidden + layer.down(functional.silu(gate) * up)
         return hidden
 
     def _attend(
@@ -210,9 +205,9 @@ class Lean:
         part = slice(run.first, run.last)
         count = run.last - run.first
         all_keys, all_values = run.slab.keys[number], run.slab.values[number]
-        if isinstance(run.rows, slice):
-            all_keys[run.indices, :, run.positions] = keys[part]
-            all_values[run.indices, :, run.positions] = values[part]
+        if isinstance(run.positions, torch.Tensor):
+            _put(all_keys, run.positions, keys[part])
+            _put(all_values, run.positions, values[part])
             seen_keys = all_keys[run.rows, :, : run.capacity]
             seen_values = all_values[run.rows, :, : run.capacity]
         else:
@@ -266,8 +261,12 @@ class Lean:
             last = at + end - number
             rows = slice(feed.row.at, feed.row.at + end - number)
             mask = self._mask(positions[at:last], size)[:, None, None]
-            indices = torch.arange(rows.start, rows.stop, device=self.device)
-            runs.append(Run(feed.row.slab, at, last, rows, positions[at:last], indices, size, mask))
+            heads = torch.arange(
+                rows.start * self._key_heads, rows.stop * self._key_heads, device=self.device
+            )
+            stand = heads.view(-1, self._key_heads) * feed.row.slab.capacity
+            stand = (stand + positions[at:last, None]).flatten()
+            runs.append(Run(feed.row.slab, at, last, rows, stand, size, mask))
             at, number = last, end
         return runs
 
@@ -284,9 +283,7 @@ class Lean:
             if self.exact:
                 mask = mask[:, None, None]
             last = at + end - start
-            runs.append(
-                Run(feed.row.slab, at, last, feed.row.at, slice(start, end), None, size, mask)
-            )
+            runs.append(Run(feed.row.slab, at, last, feed.row.at, slice(start, end), size, mask))
             at, start = last, end
         return runs
 
@@ -300,9 +297,31 @@ class Lean:
         return functional.rms_norm(hidden, weight.shape, weight, self._epsilon)
 
 
-def _layer(make: Make, module: nn.Module) -> Linear:
+def _packed(parent: nn.Module, *names: str) -> Linear:
+    """One layer of several, which is one call for all of them."""
+    modules = [parent.get_submodule(name) for name in names]
+    weights, biases = [_weight(one) for one in modules], [_bias(one) for one in modules]
+    if all(bias is None for bias in biases):
+        return linears.pack(torch.cat(weights), None)
+    filled = [
+        weight.new_zeros(len(weight)) if bias is None else bias
+        for weight, bias in zip(weights, biases, strict=True)
+    ]
+    return linears.pack(torch.cat(weights), torch.cat(filled))
+
+
+def _plain(parent: nn.Module, *names: str) -> Linear:
+    """Several layers side by side, with the model's own weights."""
+    modules = [parent.get_submodule(name) for name in names]
+    layers = [linears.plain(_weight(one), _bias(one)) for one in modules]
+    if len(layers) == 1:
+        return layers[0]
+    return lambda rows: torch.cat([layer(rows) for layer in layers], dim=-1)
+
+
+def _bias(module: nn.Module) -> torch.Tensor | None:
     bias = getattr(module, "bias", None)
-    return make(_weight(module), None if bias is None else bias.detach())
+    return None if bias is None else bias.detach()
 
 
 def _copied(module: nn.Module) -> torch.Tensor:
@@ -314,6 +333,12 @@ def _weight(module: nn.Module) -> torch.Tensor:
     if not isinstance(weight, torch.Tensor):
         raise UnlikeError(f"{type(module).__name__} has no weight")
     return weight.detach()
+
+
+def _put(part: torch.Tensor, places: torch.Tensor, states: torch.Tensor) -> None:
+    """Puts the heads of some tokens, (tokens, heads, width), where they stand in a slab."""
+    width = states.shape[-1]
+    part.view(-1, width).index_copy_(0, places, states.reshape(-1, width))
 
 
 def _rotated(states: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:

@@ -253,8 +253,12 @@ def test_a_stop_text_over_token_borders_ends_the_answer_before_it(
     assert completed(events, 2).finish_reason is FinishReason.STOP
 
 
-def test_an_end_token_ends_the_answer_and_is_counted(loaded: LoadedModel) -> None:
-    endings = [alone(loaded, admit(1, seed=seed, max_tokens=60))[1] for seed in range(15)]
+def test_an_end_token_ends_the_answer_and_is_counted(engine: Engine) -> None:
+    for seed in range(15):
+        engine.admit(admit(seed, seed=seed, max_tokens=60))
+    events = run(engine)
+
+    endings = [completed(events, seed) for seed in range(15)]
 
     stopped = [one for one in endings if one.finish_reason is FinishReason.STOP]
 

@@ -18,6 +18,7 @@ import pytest_asyncio
 from orchestrator.errors import ContextLengthExceededError, WorkerCrashedError
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.request import PriorityRequest
+from orchestrator.resume import Resume, Seam
 from orchestrator.runners.base import Runner, SlotFactory
 from orchestrator.runners.torch.conversion import place_of
 from orchestrator.runners.torch.locate import GgufFile, locate
@@ -196,31 +197,55 @@ async def test_greedy_answers_are_those_of_transformers_own_generate(
     assert "\ufffd" not in "".join(text for text, _ in found)
 
 
-async def drain(events: AsyncIterator[object]) -> None:
-    async for _ in events:
-        pass
+async def read_until_it_breaks(
+    runner: Runner, asked: PriorityRequest, kill: bool
+) -> tuple[list[TokenChunk], WorkerCrashedError]:
+    """Reads four pieces, kills the host if told to, and reads what still comes."""
+    chunks: list[TokenChunk] = []
+
+    async def read() -> None:
+        async with aclosing(runner.generate(asked, lease())) as events:
+            async for event in events:
+                assert isinstance(event, TokenChunk)
+                chunks.append(event)
+                if kill and len(chunks) == 4:
+                    os.kill(pid_of(runner), signal.SIGKILL)
+
+    with pytest.raises(WorkerCrashedError, match=r"SIGKILL.*2 writing") as crash:
+        await read()
+    return chunks, crash.value
 
 
-async def test_a_killed_host_fails_its_streams_and_is_replaced(
-    made: SlotFactory, runners: list[Runner]
+async def test_the_answers_of_a_killed_host_go_on_exactly_at_the_next_one(
+    made: SlotFactory, runners: list[Runner], expected: asyncio.Task[Answers]
 ) -> None:
-    async with aclosing(runners[0].generate(greedy(PROMPTS[1]), lease())) as events:
-        assert isinstance(await anext(events), TokenChunk)
+    def asked() -> list[PriorityRequest]:
+        seeded = request(PROMPTS[2], seed=5, temperature=0.9, top_p=0.9, max_tokens=16)
+        return [greedy(PROMPTS[1]), seeded]
 
-        os.kill(pid_of(runners[0]), signal.SIGKILL)
-
-        async with asyncio.timeout(5):
-            with pytest.raises(WorkerCrashedError, match=r"SIGKILL.*1 writing") as crash:
-                await drain(events)
-            causes = {id(await runner.closed()) for runner in runners}
-            await process_of(runners[0]).reaped()
-    assert causes == {id(crash.value)}
+    async with asyncio.timeout(60):
+        undisturbed, ending = await answer(runners[0], asked()[1])
+        (first, crash), (second, same) = await asyncio.gather(
+            *(
+                read_until_it_breaks(runner, one, kill)
+                for runner, one, kill in zip(runners, asked(), (False, True), strict=False)
+            )
+        )
+        assert {id(await runner.closed()) for runner in runners} == {id(crash)} == {id(same)}
+        await process_of(runners[0]).reaped()
     with pytest.raises(ProcessLookupError):
         os.kill(pid_of(runners[0]), 0)
 
-    async with asyncio.timeout(100):
-        successor = made.create()
-        await successor.start()
-        text, _ = await answer(successor, greedy(PROMPTS[0]))
+    async with asyncio.timeout(120):
+        successors = [made.create() for _ in range(2)]
+        await asyncio.gather(*(successor.start() for successor in successors))
+        rests = asked()
+        for rest, sent in zip(rests, (first, second), strict=True):
+            rest.resume = Resume(Seam.EXACT, tuple(sent), crash)
+        found = await asyncio.gather(*map(answer, successors, rests))
 
-    assert text == "The capital of France is Paris."
+    wanted = [(await expected)[1], (undisturbed, usage_of(ending).completion_tokens)]
+    assert [
+        ("".join(chunk.text for chunk in sent) + text, usage_of(ending).completion_tokens)
+        for sent, (text, ending) in zip((first, second), found, strict=True)
+    ] == wanted
