@@ -70,20 +70,30 @@ async def test_a_gateway_whose_model_never_loads_says_why_and_stays(tmp_path: Pa
 
 
 async def test_a_killed_model_host_costs_a_pause_and_nothing_else() -> None:
-    asked = {
-        "model": "chat",
-        "messages": [{"role": "user", "content": "Count from 1 to 5."}],
-        "max_tokens": 12,
-        "seed": 1,
-        "temperature": 1,
-    }
+    question = "Count from 1 to 5."
+    members = body(
+        model="chat",
+        messages=[{"role": "user", "content": question}],
+        stream=True,
+        max_tokens=12,
+        seed=1,
+        temperature=1,
+    )
+    text = ""
+    gone = httpx.Response(200)
     async with asyncio.timeout(LIMIT), gateway_process(CONFIG) as (gateway, client):
         await gateway.prints(r"^curl ")
         async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none") as sdk:
-            stream = await sdk.chat.completions.create(**asked, stream=True)
+            stream = await sdk.chat.completions.create(
+                model="chat",
+                messages=[{"role": "user", "content": question}],
+                stream=True,
+                max_tokens=12,
+                seed=1,
+                temperature=1,
+            )
             chunks = [chunk async for chunk in stream]
-        text = ""
-        async with client.stream("POST", CHAT, json=asked | {"stream": True}) as response:
+        async with client.stream("POST", CHAT, json=members) as response:
             async for piece in response.aiter_text():
                 if not text:
                     os.kill(host_of(gateway), signal.SIGKILL)
@@ -99,9 +109,9 @@ async def test_a_killed_model_host_costs_a_pause_and_nothing_else() -> None:
     undisturbed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert undisturbed
     assert text_of(text) == undisturbed
-    told = events(text)
-    assert told[-1] == "[DONE]"
-    assert told[-2]["choices"][0]["finish_reason"] == chunks[-1].choices[0].finish_reason
+    *_, last, done = events(text)
+    assert last["choices"][0]["finish_reason"] == chunks[-1].choices[0].finish_reason
+    assert done == "[DONE]"
     assert gone.status_code == 503
     assert after.status_code == 200
     assert after.json()["choices"][0]["message"]["content"]

@@ -63,8 +63,9 @@ def body(**members: object) -> dict[str, object]:
 
 
 def events(text: str) -> list[Any]:  # Any: what json.loads makes of foreign bytes
-    """The data of each event of a stream; `[DONE]` stays text."""
-    data = [block.removeprefix("data: ") for block in text.split("\n\n") if block]
+    """The data of each event of a stream; `[DONE]` stays text, comments are nothing."""
+    blocks = [block for block in text.split("\n\n") if block and not block.startswith(":")]
+    data = [block.removeprefix("data: ") for block in blocks]
     return [item if item == "[DONE]" else json.loads(item) for item in data]
 
 

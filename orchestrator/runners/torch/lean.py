@@ -20,9 +20,11 @@ from orchestrator.runners.torch import linears
 from orchestrator.runners.torch.linears import Linear
 from orchestrator.runners.torch.memory import Memory, Row, Shape, Slab
 
-ALIGNED_ROWS = 8
-"""Query rows of a head, where several threads attend: each has a buffer in one block of memory, and
-only whole multiples of 64 bytes keep all of them aligned alike, so that all of them round alike."""
+ALIGNED_ROWS = 4
+"""A token's query rows at one key head are filled up to a multiple of it: then they round alike
+beside any others, which those that a matrix ends with otherwise don't."""
+BLOCK = 8
+"""Tokens of a prompt that look at the past together, which is read for all of them at once."""
 
 
 class UnlikeError(Exception):
@@ -67,6 +69,8 @@ class Run:
     counted through."""
     capacity: int
     mask: torch.Tensor
+    block: int = 1
+    """Tokens of a prompt that look at the past in one matrix."""
 
 
 class Lean:
@@ -123,9 +127,7 @@ class Lean:
         self._key_heads: int = config.num_key_value_heads
         self._width: int = getattr(config, "head_dim", None) or config.hidden_size // heads
         self._groups = heads // self._key_heads
-        self._padding = 0
-        if self.exact and torch.get_num_threads() > 1:
-            self._padding = -self._groups % ALIGNED_ROWS
+        self._padding = -self._groups % ALIGNED_ROWS if self.exact else 0
         positions = torch.arange(context, device=self.device)[None]
         cosines, sines = core.get_submodule("rotary_emb")(self._embedding[:1], positions)
         self._cosines: torch.Tensor = cosines[0, :, None]
@@ -203,7 +205,6 @@ class Lean:
     ) -> torch.Tensor:
         """Stores what the tokens leave behind and looks at all that they may see."""
         part = slice(run.first, run.last)
-        count = run.last - run.first
         all_keys, all_values = run.slab.keys[number], run.slab.values[number]
         if isinstance(run.positions, torch.Tensor):
             _put(all_keys, run.positions, keys[part])
@@ -217,16 +218,33 @@ class Lean:
             seen_values = all_values[run.rows][None, :, : run.capacity]
             if not self.exact:
                 return self._attend_prompt(queries[part], seen_keys, seen_values, run.mask)
-            seen_keys = seen_keys.expand(count, -1, -1, -1)
-            seen_values = seen_values.expand(count, -1, -1, -1)
-        # the heads that share a key head are the rows of one query, so no key is repeated
-        asked = queries[part].view(count, self._key_heads, self._groups, self._width)
-        if self._padding:
-            asked = functional.pad(asked, (0, 0, 0, self._padding))
+            return self._attend_blocks(queries[part], seen_keys, seen_values, run)
         found = functional.scaled_dot_product_attention(
-            asked, seen_keys, seen_values, attn_mask=run.mask
+            self._asked(queries[part]), seen_keys, seen_values, attn_mask=run.mask
         )
-        return found[:, :, : self._groups].reshape(count, -1)
+        return found[:, :, : self._groups].reshape(run.last - run.first, -1)
+
+    def _attend_blocks(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, run: Run
+    ) -> torch.Tensor:
+        """Consecutive tokens of one prompt, each with the numbers that it has alone."""
+        asked = self._asked(queries)
+        heads, rows, width = asked.shape[1:]
+        blocks = asked.view(-1, run.block, heads, rows, width).transpose(1, 2)
+        count = len(blocks)
+        found = functional.scaled_dot_product_attention(
+            blocks.reshape(count, heads, run.block * rows, width),
+            keys.expand(count, -1, -1, -1),
+            values.expand(count, -1, -1, -1),
+            attn_mask=run.mask,
+        )
+        found = found.view(count, heads, run.block, rows, width).transpose(1, 2)
+        return found[..., : self._groups, :].reshape(len(queries), -1)
+
+    def _asked(self, queries: torch.Tensor) -> torch.Tensor:
+        """The heads that share a key head are the rows of one query, so no key is repeated."""
+        asked = queries.view(len(queries), self._key_heads, self._groups, self._width)
+        return functional.pad(asked, (0, 0, 0, self._padding)) if self._padding else asked
 
     def _attend_prompt(
         self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
@@ -275,15 +293,19 @@ class Lean:
         start = len(feed.row.tokens)
         stop = start + len(feed.tokens)
         while start < stop:
-            size = memory.size_for(start + 1)
-            end = min(stop, size)
-            if not self.exact:
-                size = end = stop
+            size, end, block = stop, stop, 1
+            if self.exact:
+                size = memory.size_for(start + 1)
+                end = min(stop, size)
+                block = min(BLOCK, end - start)
+                end -= (end - start) % block
             mask = self._mask(torch.arange(start, end, device=self.device), size)
             if self.exact:
-                mask = mask[:, None, None]
+                rows = self._groups + self._padding
+                mask = mask.repeat_interleave(rows, 0).view(-1, 1, block * rows, size)
             last = at + end - start
-            runs.append(Run(feed.row.slab, at, last, feed.row.at, slice(start, end), size, mask))
+            place = slice(start, end)
+            runs.append(Run(feed.row.slab, at, last, feed.row.at, place, size, mask, block))
             at, start = last, end
         return runs
 

@@ -206,13 +206,8 @@ def passes_for(
         tokens: How many all answers together may hold.
         warn: Told of a faster way that can't be gone here.
     """
-    try:
-        # with the model's own weights: it may not be one whose weights are to be packed
-        found = Slots(Lean(model, context=context, packed=False), context=context, tokens=tokens)
-        alike = _alike(model, found)
-    except (UnlikeError, RuntimeError):
-        alike = False
-    if not alike:
+    found = _found(model, context, tokens)
+    if found is None:
         return Plain(model, context=context, tokens=tokens)
     if not linears.packing(model.dtype, model.device):
         return found
@@ -224,6 +219,15 @@ def passes_for(
     for parameter in model.parameters():
         parameter.data = torch.empty(0, dtype=parameter.dtype)
     return Slots(lean, context=context, tokens=tokens)
+
+
+def _found(model: PreTrainedModel, context: int, tokens: int) -> Slots | None:
+    """The way of the Llama family with the model's own weights, if it is one of it."""
+    try:
+        found = Slots(Lean(model, context=context, packed=False), context=context, tokens=tokens)
+        return found if _alike(model, found) else None
+    except (UnlikeError, RuntimeError):
+        return None  # another make
 
 
 def _alike(model: PreTrainedModel, slots: Slots) -> bool:

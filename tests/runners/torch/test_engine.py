@@ -381,8 +381,11 @@ def test_weights_that_cannot_be_packed_stay_as_they_are_and_it_is_told(
     def fail(*_: object) -> NoReturn:
         raise RuntimeError("no memory")
 
+    def can(*_: object) -> bool:
+        return True
+
     told: list[str] = []
-    monkeypatch.setattr(linears, "packing", lambda *_: True)
+    monkeypatch.setattr(linears, "packing", can)
     monkeypatch.setattr(linears, "pack", fail)
 
     passes = passes_for(loaded.model, context=tiny.CONTEXT, tokens=1024, warn=told.append)

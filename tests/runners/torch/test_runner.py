@@ -81,6 +81,11 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+def text_of(event: TokenChunk | Finished) -> str:
+    assert isinstance(event, TokenChunk)
+    return event.text
+
+
 async def test_an_answer_is_chunks_and_then_one_finish_with_usage() -> None:
     async with started() as (_, (runner,)):
         events = [event async for event in runner.generate(request("say 3"), lease())]
@@ -107,7 +112,7 @@ async def test_all_slots_of_a_deployment_share_one_host() -> None:
 async def test_leaving_a_stream_early_frees_its_place_in_the_host() -> None:
     async with started(2) as (_, (leaver, asker)):
         async with aclosing(leaver.generate(request("wait"), lease())) as events:
-            assert (await anext(events)).text == "first"
+            assert text_of(await anext(events)) == "first"
             assert (await answer(asker, request("count")))[0] == "1"
 
         assert (await answer(asker, request("count")))[0] == "0"
@@ -156,7 +161,7 @@ async def test_what_a_host_said_before_it_died_is_delivered_first() -> None:
         started() as (_, (runner,)),
         aclosing(runner.generate(request("kill"), lease())) as events,
     ):
-        assert (await anext(events)).text == "first"
+        assert text_of(await anext(events)) == "first"
         with pytest.raises(WorkerCrashedError):
             await anext(events)
 
