@@ -62,7 +62,7 @@ def test_rows_side_by_side_have_the_logits_that_each_has_alone(threads: int) -> 
     try:
         lean = Lean(MODEL, context=tiny.CONTEXT, packed=True)
         chance = torch.Generator().manual_seed(5)
-        sizes = (5, 60, 63, 64, 65, 130, 200, 300, 3, 70)
+        sizes = (5, 63, 64, 65, 200, 3)
         asked = [torch.randint(0, 276, (size,), generator=chance).tolist() for size in sizes]
         alone: list[torch.Tensor] = []
         for prompt in asked:
