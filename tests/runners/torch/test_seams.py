@@ -19,8 +19,8 @@ from tests.runners.torch.asking import request
 SENT = (LocalChunk("a", 2, ids=(5, 6), seed=9), LocalChunk("b", ids=(7,), seed=9))
 
 
-def broken(**sampling: int) -> PriorityRequest:
-    asked = request(**sampling)
+def broken(seed: int | None = None) -> PriorityRequest:
+    asked = request(seed=seed)
     asked.resume = Resume(Seam.EXACT, SENT, WorkerCrashedError("killed"))
     return asked
 
