@@ -2,6 +2,7 @@
 
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 from orchestrator.callers.caller import Caller
 from orchestrator.callers.key import PREFIX, digest_of
@@ -16,35 +17,77 @@ FindByToken = Callable[[str], Awaitable[Caller]]
 """Tells whose a token is; its library is loaded only where tokens are configured."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Who is let in."""
+
+    keyring: Keyring | None = None
+    """The API keys; None if there are none."""
+    tokens: FindByToken | None = None
+    """Who checks signed tokens; None if nobody."""
+    admin_key: Secret | None = None
+    """Opens `/metrics` and `/admin`, as keys for administrators do."""
+    allow_anonymous: bool = False
+    """Whether a request without any key is let in."""
+    anonymous_concurrent: int | None = None
+    """Of these that may run at once; None is any number."""
+
+    @property
+    def nobody_is_asked(self) -> bool:
+        """Whether a request needs no key."""
+        return self.allow_anonymous or (self.keyring is None and self.tokens is None)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nobody is asked for a key because only this machine's users are meant."""
+        return self.nobody_is_asked and not self.allow_anonymous
+
+    @property
+    def has_administrators(self) -> bool:
+        """Whether there can be anybody for whom `/admin` is there."""
+        return self.admin_key is not None or self.keyring is not None
+
+    @property
+    def metrics_are_open(self) -> bool:
+        """Whether there is no key at all."""
+        return self.keyring is None and self.tokens is None and self.admin_key is None
+
+    @property
+    def anybody(self) -> Caller | None:
+        """Whoever has no key, as one who is counted; None isn't counted."""
+        if self.anonymous_concurrent is None:
+            return None
+        return Caller(name="", max_concurrent=self.anonymous_concurrent)
+
+
 class Door:
     """Lets callers in.
 
     Args:
-        keyring: The API keys; None if there are none.
-        tokens: Who checks signed tokens; None if nobody.
-        admin_key: Opens `/metrics` and `/admin`, as keys for administrators do.
-        allow_anonymous: Whether a request without any key is let in.
-        anonymous_concurrent: Of these that may run at once; None is any number.
+        rules: Whom.
     """
 
-    def __init__(
-        self,
-        *,
-        keyring: Keyring | None = None,
-        tokens: FindByToken | None = None,
-        admin_key: Secret | None = None,
-        allow_anonymous: bool = False,
-        anonymous_concurrent: int | None = None,
-    ) -> None:
-        self.keyring = keyring
-        self._tokens = tokens
-        self._admin_key = admin_key
-        self._invites = allow_anonymous
-        self._open = allow_anonymous or (keyring is None and tokens is None)
-        self._anybody: Caller | None = None
-        if anonymous_concurrent is not None:
-            self._anybody = Caller(name="", max_concurrent=anonymous_concurrent)
-        self._metrics_are_open = keyring is None and tokens is None and admin_key is None
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._open = rules.nobody_is_asked
+        self._anybody = rules.anybody
+
+    @property
+    def rules(self) -> Rules:
+        """Who is let in now."""
+        return self._rules
+
+    def go_by(self, rules: Rules) -> None:
+        """Goes by other rules from now on; who was let in before is in."""
+        if rules.anonymous_concurrent != self._rules.anonymous_concurrent:
+            self._anybody = rules.anybody
+        self._rules = rules
+        self._open = rules.nobody_is_asked
+
+    @property
+    def keyring(self) -> Keyring | None:
+        """The API keys."""
+        return self._rules.keyring
 
     @property
     def asks(self) -> bool:
@@ -54,12 +97,12 @@ class Door:
     @property
     def is_local(self) -> bool:
         """Whether nobody is asked for a key because only this machine's users are meant."""
-        return self._open and not self._invites
+        return self._rules.is_local
 
     @property
     def has_administrators(self) -> bool:
         """Whether there can be anybody for whom `/admin` is there."""
-        return self._admin_key is not None or self.keyring is not None
+        return self._rules.has_administrators
 
     async def enter(self, headers: Mapping[bytes, bytes]) -> Caller | None:
         """Tells who asks; None is anybody.
@@ -85,12 +128,12 @@ class Door:
             AuthenticationError: The key is missing, or isn't valid.
             PermissionDeniedError: It isn't an administrator's.
         """
-        if metrics and self._metrics_are_open:
+        if metrics and self._rules.metrics_are_open:
             return
         key = _presented(headers)
         if key is None:
             raise AuthenticationError(f"an administrator's key is needed; {HOW}")
-        admin_key = self._admin_key
+        admin_key = self._rules.admin_key
         # of digests, for a comparison of texts of different lengths tells so by its time
         if admin_key and hmac.compare_digest(digest_of(key), digest_of(admin_key.reveal())):
             return
@@ -98,15 +141,17 @@ class Door:
             raise PermissionDeniedError("this key isn't an administrator's")
 
     def _is_known_kind(self, key: str) -> bool:
-        return (self.keyring is not None and key.startswith(PREFIX)) or (
-            self._tokens is not None and _is_token(key)
+        rules = self._rules
+        return (rules.keyring is not None and key.startswith(PREFIX)) or (
+            rules.tokens is not None and _is_token(key)
         )
 
     async def _find(self, key: str) -> Caller:
-        if self._tokens is not None and _is_token(key):
-            return await self._tokens(key)
-        if self.keyring is not None:
-            return self.keyring.find(key)
+        rules = self._rules
+        if rules.tokens is not None and _is_token(key):
+            return await rules.tokens(key)
+        if rules.keyring is not None:
+            return rules.keyring.find(key)
         raise AuthenticationError("the API key isn't valid")
 
 

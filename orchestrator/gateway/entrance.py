@@ -3,7 +3,7 @@
 import time
 
 from orchestrator.accounts import Accounts
-from orchestrator.callers.door import Door, FindByToken
+from orchestrator.callers.door import Door, FindByToken, Rules
 from orchestrator.callers.keyring import Keyring
 from orchestrator.config import Config, reach_fault
 from orchestrator.errors import ConfigError
@@ -11,16 +11,48 @@ from orchestrator.reading.callers import Jwt
 from orchestrator.request import Priority
 
 
-def make_door(config: Config, accounts: Accounts | None) -> Door | None:
+def make_door(config: Config) -> Door | None:
     """Makes the door; None where everybody is let in, so that nobody is asked.
 
     Args:
         config: Its section `callers`.
-        accounts: Learns the budgets of keys; made before, started after.
 
     Raises:
         ConfigError: The file of keys can't be read, or the address is open to all by mistake.
     """
+    rules = _rules(config)
+    return None if rules is None else Door(rules)
+
+
+def changed_rules(door: Door | None, before: Config, after: Config) -> Rules | None:
+    """Makes the rules that a door is to go by; None if they stay as they are.
+
+    Args:
+        door: Of before; keys and tokens that are configured as they were stay the same ones, with
+            all that they have counted.
+        before: Its configuration.
+        after: What its section `callers` says now.
+
+    Raises:
+        ConfigError: The file of keys can't be read, or only a start can do it.
+    """
+    if before.callers == after.callers:
+        return None
+    rules = None if door is None else _rules(after, (before, door.rules))
+    if door is None or rules is None:
+        raise ConfigError(
+            "callers: only a restart can begin to ask for keys, or no longer ask", param="callers"
+        )
+    if (rules.is_local, rules.has_administrators) != (door.is_local, door.has_administrators):
+        raise ConfigError(
+            "callers: only a restart can change whether others than this machine's users are"
+            " served, and whether there are administrators",
+            param="callers",
+        )
+    return rules
+
+
+def _rules(config: Config, known: tuple[Config, Rules] | None = None) -> Rules | None:
     callers = config.callers
     fault = reach_fault(config.server.host, callers)
     if fault is not None:
@@ -28,18 +60,32 @@ def make_door(config: Config, accounts: Accounts | None) -> Door | None:
     asked = (callers.keys, callers.jwt, callers.admin_key, callers.anonymous_concurrent)
     if all(one is None for one in asked):
         return None
-    keyring = None
-    if callers.keys is not None:
+    keyring = tokens = None
+    if known is not None and known[0].callers.keys == callers.keys:
+        keyring = known[1].keyring
+    elif callers.keys is not None:
         keyring = Keyring(callers.keys, time.time)  # noqa: TID251 - keys expire by the calendar
-        if accounts is not None:
-            keyring.tell_budgets(accounts.give_callers_their_own)
-    return Door(
+    if known is not None and known[0].callers.jwt == callers.jwt:
+        tokens = known[1].tokens
+    elif callers.jwt is not None:
+        tokens = _by_token(callers.jwt)
+    return Rules(
         keyring=keyring,
-        tokens=None if callers.jwt is None else _by_token(callers.jwt),
+        tokens=tokens,
         admin_key=callers.admin_key,
         allow_anonymous=callers.allow_anonymous,
         anonymous_concurrent=callers.anonymous_concurrent,
     )
+
+
+def tell_budgets(door: Door | None, accounts: Accounts | None) -> None:
+    """Tells the accounts of the budgets that keys have, now and whenever they change."""
+    if accounts is None or door is None:
+        return
+    if door.keyring is None:
+        accounts.give_callers_their_own({})
+    else:
+        door.keyring.tell_budgets(accounts.give_callers_their_own)
 
 
 def _by_token(section: Jwt) -> FindByToken:

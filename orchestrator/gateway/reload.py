@@ -3,7 +3,7 @@
     1. the whole file is read and checked; whatever is wrong with it, nothing changes
     2. what only a start can take over must be as it was; else nothing changes either
     3. new deployments start beside the old ones and get ready; if one doesn't, nothing changes
-    4. in one step whoever comes goes by the new routes, prices and budgets
+    4. in one step whoever comes goes by the new routes, prices, budgets and callers
     5. whoever came before goes to the end as it was begun; what nobody needs any more is closed
 
 So a deployment that is written otherwise is a new one under the old name, and until the last
@@ -20,15 +20,17 @@ from pydantic import BaseModel
 
 from orchestrator import metrics
 from orchestrator.accounts import Accounts
+from orchestrator.callers.door import Door
 from orchestrator.config import Config
 from orchestrator.errors import ConfigError, ReloadRefusedError
+from orchestrator.gateway.entrance import changed_rules, tell_budgets
 from orchestrator.plan import OnProgress, plan_budgets, plan_deployments, plan_tariffs
 from orchestrator.wiring import System
 
 logger = logging.getLogger(__name__)
 
 SIGNAL = signal.SIGHUP
-TAKEN_OVER = frozenset({"deployments", "routes", "prices", "budgets"})
+TAKEN_OVER = frozenset({"deployments", "routes", "prices", "budgets", "callers"})
 """Sections that a reload takes over; all others need a restart."""
 
 
@@ -67,6 +69,7 @@ class Reloader:
         system: What runs of it.
         accounts: Its books, if there are any.
         on_progress: Told what models do while they are loaded.
+        door: Lets callers in; None lets everybody in.
     """
 
     def __init__(
@@ -76,12 +79,14 @@ class Reloader:
         system: System,
         accounts: Accounts | None,
         on_progress: OnProgress,
+        door: Door | None = None,
     ) -> None:
         self._config = config
         self._read = read
         self._system = system
         self._accounts = accounts
         self._on_progress = on_progress
+        self._door = door
         self._turn = asyncio.Lock()
         self._asked: set[asyncio.Task[Reload]] = set()
         self._over = False
@@ -147,9 +152,13 @@ class Reloader:
         plans, routes = plan_deployments(config, self._on_progress, kept)
         if self._accounts is None and (config.prices or config.budgets):
             raise ConfigError("prices and budgets need a restart: there were none at the start")
+        rules = changed_rules(self._door, self._config, config)
         fresh = await self._system.prepare(plans)
         if self._accounts is not None:
             self._accounts.change(plan_tariffs(config), plan_budgets(config))
+        if self._door is not None and rules is not None:
+            self._door.go_by(rules)
+            tell_budgets(self._door, self._accounts)
         self._system.change_over(fresh, plans, routes)
         self.on_change()
 

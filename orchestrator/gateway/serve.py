@@ -24,7 +24,7 @@ import uvloop
 from orchestrator.config import Config
 from orchestrator.gateway.app import Gateway
 from orchestrator.gateway.connection import ConnectionLimits, room_for
-from orchestrator.gateway.entrance import make_door
+from orchestrator.gateway.entrance import make_door, tell_budgets
 from orchestrator.gateway.explain import EXPLAINED
 from orchestrator.gateway.listener import Listener, bind
 from orchestrator.gateway.reload import SIGNAL, Reloader
@@ -96,12 +96,13 @@ async def _serve(
     loop = asyncio.get_running_loop()
     screen = Screen(loop.time)
     accounts = plan_accounts(config)
-    door = make_door(config, accounts)
+    door = make_door(config)
+    tell_budgets(door, accounts)
     if door is None or not door.asks:
         screen.line("warning: no API key is asked for, see callers in the configuration")
     plans = plan_deployments(config, screen.progress)
     system = System(*plans, points=points, accounts=accounts)
-    reloader = Reloader(config, reread, system, accounts, screen.progress)
+    reloader = Reloader(config, reread, system, accounts, screen.progress, door)
     repeats = make_repeats(config, system.router.submit, system.router.enter_repeat)
     gateway = Gateway(
         system,

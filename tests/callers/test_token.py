@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from jwt.algorithms import RSAAlgorithm
 
-from orchestrator.callers.door import Door
+from orchestrator.callers.door import Door, Rules
 from orchestrator.callers.token import STALE_AFTER, TokenCheck, TokenSettings, _Shares
 from orchestrator.errors import AuthenticationError
 from orchestrator.request import Priority
@@ -48,7 +48,7 @@ def jwks_of(signer: RSAPrivateKey) -> str:
 def token_door(folder: Path, signer: RSAPrivateKey, **limits: int) -> Door:
     path = folder / "jwks.json"
     path.write_text(jwks_of(signer), "utf-8")
-    return Door(tokens=TokenCheck(token_settings(str(path), **limits)).find)
+    return Door(Rules(tokens=TokenCheck(token_settings(str(path), **limits)).find))
 
 
 def token_settings(jwks: str, **limits: int) -> TokenSettings:
@@ -188,7 +188,7 @@ async def test_signers_keys_are_fetched_from_an_address_once_for_all(signer: RSA
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     settings = token_settings(f"http://127.0.0.1:{port}/.well-known/jwks.json")
-    door = Door(tokens=TokenCheck(settings).find)
+    door = Door(Rules(tokens=TokenCheck(settings).find))
     async with asyncio.timeout(10), server, serving({"m": plays("a", DONE)}, door=door) as served:
         asked = [
             served.client.post(CHAT, json=body(), headers=bearer(token(signer, models="m")))

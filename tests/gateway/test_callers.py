@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.callers.door import Door
+from orchestrator.callers.door import Door, Rules
 from orchestrator.callers.keyring import Keyring
 from orchestrator.callers.making import NewKey, create_key
 from orchestrator.reading.references import Secret
@@ -28,7 +28,7 @@ def key_of(folder: Path, **members: object) -> str:
 
 
 def door_of(folder: Path, **options: Any) -> Door:
-    return Door(keyring=Keyring(folder / "keys.json", clock), **options)
+    return Door(Rules(keyring=Keyring(folder / "keys.json", clock), **options))
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -269,7 +269,7 @@ async def test_an_administrator_makes_and_revokes_keys(tmp_path: Path) -> None:
 async def test_requests_without_a_key_have_a_bound_of_their_own_where_no_keys_are_configured() -> (
     None
 ):
-    gate, door = asyncio.Event(), Door(anonymous_concurrent=1)
+    gate, door = asyncio.Event(), Door(Rules(anonymous_concurrent=1))
     stage = plays("a", gate, DONE)
     priorities: list[Priority] = []
     stage.inspect = lambda request: priorities.append(request.priority)

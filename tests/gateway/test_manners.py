@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from orchestrator.callers.door import Door
+from orchestrator.callers.door import Door, Rules
 from orchestrator.reading.references import Secret
 from tests.fakes.scripted import DONE
 from tests.gateway.serving import CHAT, body, plays, serving
@@ -41,9 +41,9 @@ async def test_a_web_page_from_elsewhere_can_not_ask_where_nobody_needs_a_key(
 @pytest.mark.parametrize(
     ("door", "status"),
     [
-        (Door(admin_key=Secret("root")), 403),
-        (Door(allow_anonymous=True), 200),
-        (Door(anonymous_concurrent=9), 403),
+        (Door(Rules(admin_key=Secret("root"))), 403),
+        (Door(Rules(allow_anonymous=True)), 200),
+        (Door(Rules(anonymous_concurrent=9)), 403),
     ],
 )
 async def test_who_invites_everybody_invites_web_pages_too(door: Door, status: int) -> None:

@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 
 from orchestrator import metrics
+from orchestrator.callers.door import Door
 from orchestrator.config import Config, parse
-from orchestrator.errors import ReloadRefusedError
+from orchestrator.errors import AuthenticationError, ReloadRefusedError
+from orchestrator.gateway.entrance import make_door
 from orchestrator.gateway.reload import Reloader
 from orchestrator.plan import plan_accounts, plan_deployments
 from orchestrator.wiring import System
@@ -30,11 +33,13 @@ class File:
 
 
 @contextlib.asynccontextmanager
-async def reloading(file: File) -> AsyncGenerator[tuple[Reloader, System]]:
+async def reloading(
+    file: File, door: Door | None = None
+) -> AsyncGenerator[tuple[Reloader, System]]:
     config = file.read()
     accounts = plan_accounts(config)
     system = System(*plan_deployments(config), monitored=False, accounts=accounts)
-    reloader = Reloader(config, file.read, system, accounts, lambda _name, _doing: None)
+    reloader = Reloader(config, file.read, system, accounts, lambda _name, _doing: None, door)
     system.start()
     try:
         yield reloader, system
@@ -77,6 +82,7 @@ async def test_deployments_and_routes_are_added_removed_and_replaced():
         (f"deployments:\n  {OTHER}\nserver: {{drain: 1s, port: 1}}\n", r"server\.port, server\.dr"),
         (f"deployments:\n  {OTHER}\nledger: {{path: rows.db}}\n", "only a restart .* ledger"),
         (f"deployments:\n  {ONE}\n{PRICED}", "none at the start"),
+        (f"deployments:\n  {ONE}\ncallers: {{admin_key: a}}\n", "callers: only a restart"),
     ],
 )
 async def test_what_can_not_be_taken_over_is_told_and_nothing_changes(text: str, told: str):
@@ -107,6 +113,49 @@ async def test_prices_and_budgets_hold_from_the_reload_on():
 
     assert done.sections == ("budgets",)
     assert system.deployments["a"] is running
+
+
+async def test_who_is_let_in_changes_with_a_reload_and_what_keys_have_counted_stays(
+    tmp_path: Path,
+):
+    keys = f"keys: '{tmp_path / 'keys.json'}'"
+
+    def with_callers(more: str) -> str:
+        return f"deployments:\n  {ONE}\ncallers: {{{keys}, {more}}}\n"
+
+    file = File(with_callers("admin_key: first"))
+    door = make_door(file.read())
+    assert door is not None
+    first, second = ({b"x-api-key": name} for name in (b"first", b"second"))
+
+    async with asyncio.timeout(5), reloading(file, door) as (reloader, _system):
+        keyring = door.keyring
+        await door.enter_as_administrator(first)
+        file.text = with_callers("admin_key: second, anonymous_concurrent: 3")
+        done = await reloader.reload()
+        await door.enter_as_administrator(second)
+        with pytest.raises(AuthenticationError):
+            await door.enter_as_administrator(first)
+        file.text = with_callers("allow_anonymous: true, admin_key: second")
+        again = await reloader.reload()
+        anybody = await door.enter({})
+
+    assert done.sections == again.sections == ("callers",)
+    assert door.keyring is keyring
+    assert anybody is None
+
+
+@pytest.mark.parametrize("callers", ["", "callers: {anonymous_concurrent: 3}\n"])
+async def test_what_only_a_start_can_do_to_callers_is_refused_by_name(callers: str):
+    file = File(f"deployments:\n  {ONE}\ncallers: {{admin_key: first}}\n")
+    door = make_door(file.read())
+
+    async with asyncio.timeout(5), reloading(file, door) as (reloader, _system):
+        file.text = f"deployments:\n  {ONE}\n{callers}"
+        with pytest.raises(ReloadRefusedError, match="callers: only a restart") as refusal:
+            await reloader.reload()
+
+    assert refusal.value.param == "callers"
 
 
 async def test_a_signal_that_comes_twice_reads_the_file_again_after_the_first_one():

@@ -79,7 +79,7 @@ def read_responses(
     Raises:
         InvalidRequestError: Something is wrong; `param` names it.
     """
-    given, extra = members(body, ResponsesRequest)
+    given, extra = members(body, ResponsesRequest, "input")
     _refuse_stores(given)
     items = given.input if isinstance(given.input, list) else []
     check_bounds(given.model, extra)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.callers.door import Door
+from orchestrator.callers.door import Door, Rules
 from orchestrator.callers.keyring import Keyring
 from orchestrator.callers.making import NewKey, create_key
 from orchestrator.errors import UpstreamServerError
@@ -211,7 +211,7 @@ async def test_a_stream_under_a_key_can_be_come_back_to_by_its_last_event() -> N
 
 
 async def test_keys_and_answers_are_their_callers_own(tmp_path: Path) -> None:
-    door = Door(keyring=Keyring(tmp_path / "keys.json", lambda: 0.0))
+    door = Door(Rules(keyring=Keyring(tmp_path / "keys.json", lambda: 0.0)))
     stages = {"m": numbered()}
     async with (
         asyncio.timeout(5),
@@ -313,7 +313,7 @@ async def test_who_leaves_an_answer_that_goes_on_still_counts_as_running(tmp_pat
     gate = asyncio.Event()
     wanted = NewKey(caller="ann", max_concurrent=1)
     _, key = create_key(tmp_path / "keys.json", wanted, now=0)
-    door = Door(keyring=Keyring(tmp_path / "keys.json", lambda: 0.0))
+    door = Door(Rules(keyring=Keyring(tmp_path / "keys.json", lambda: 0.0)))
     stages = {"m": numbered(gate=gate)}
     async with asyncio.timeout(5), serving(stages, door=door, repeats=keeping()) as served:
         served.client.headers["authorization"] = f"Bearer {key}"
