@@ -1,12 +1,16 @@
 """A whole answer as one `chat.completion`: the chunks' texts joined, their other members merged."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import cast
 
 import msgspec
 
 from orchestrator.events import Finished, FinishReason, TokenChunk
 from orchestrator.gateway.chunks import LOGPROBS, usage_object
+
+GOING_ON = (str, list, dict)
+"""What a later delta goes on with."""
 
 
 def whole_answer(
@@ -57,17 +61,22 @@ def _choice(index: int, chunks: Sequence[TokenChunk], reason: FinishReason) -> d
 
 def merge_fields(deltas: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """Merges deltas of one answer: texts are joined, lists too, tool calls by their index."""
-    merged: dict[str, object] = {}
+    found: dict[str, list[object]] = {}
     calls: dict[object, dict[str, object]] = {}
     for delta in deltas:
         for name, value in delta.items():
             if name == "tool_calls" and isinstance(value, list):
                 _merge_calls(calls, cast("list[object]", value))
             else:
-                merged[name] = _joined(merged.get(name), value)
+                found.setdefault(name, []).append(value)
+    merged = {name: _joined(values) for name, values in found.items()}
     if calls:
-        merged["tool_calls"] = list(calls.values())
+        merged["tool_calls"] = [*map(_whole_call, calls.values())]
     return merged
+
+
+class _Pieces(list[object]):
+    """Pieces of a call's arguments, joined once at the end: there may be thousands."""
 
 
 def _merge_calls(calls: dict[object, dict[str, object]], pieces: list[object]) -> None:
@@ -89,22 +98,43 @@ def _merge_call(call: dict[str, object], piece: Mapping[str, object]) -> None:
             call[name] = inner
             _merge_call(inner, cast("dict[str, object]", value))
         elif name == "arguments":
-            call[name] = _joined(known, value)
+            if isinstance(known, _Pieces):
+                known.append(value)
+            else:
+                call[name] = _Pieces((known, value))
         elif not known:
             call[name] = value
 
 
-def _joined(known: object, value: object) -> object:
-    newest = value
-    if newest is None:
-        return known
-    if isinstance(known, str) and isinstance(value, str):
-        return known + value
-    if isinstance(known, list) and isinstance(value, list):
-        return [*cast("list[object]", known), *cast("list[object]", value)]
-    if isinstance(known, dict) and isinstance(value, dict):
-        members = dict(cast("dict[str, object]", known))
-        for name, member in cast("dict[str, object]", value).items():
-            members[name] = _joined(members.get(name), member)
-        return members
-    return newest
+def _whole_call(call: Mapping[str, object]) -> dict[str, object]:
+    whole: dict[str, object] = {}
+    for name, value in call.items():
+        if isinstance(value, _Pieces):
+            whole[name] = _joined(value)
+        elif isinstance(value, dict):
+            whole[name] = _whole_call(cast("dict[str, object]", value))
+        else:
+            whole[name] = value
+    return whole
+
+
+def _joined(values: Sequence[object]) -> object:
+    """One value after the other: texts, lists and objects go on, all else replaces what was."""
+    run: list[object] = []
+    for value in values:
+        if value is None:
+            continue
+        if run and (type(value) is not type(run[-1]) or type(value) not in GOING_ON):
+            run.clear()
+        run.append(value)
+    if len(run) < 2:  # noqa: PLR2004 - nothing to put together
+        return run[0] if run else None
+    if isinstance(run[0], str):
+        return "".join(cast("list[str]", run))
+    if isinstance(run[0], list):
+        return [*chain.from_iterable(cast("list[list[object]]", run))]
+    members: dict[str, list[object]] = {}
+    for value in cast("list[dict[str, object]]", run):
+        for name, member in value.items():
+            members.setdefault(name, []).append(member)
+    return {name: _joined(found) for name, found in members.items()}

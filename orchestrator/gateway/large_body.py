@@ -23,7 +23,7 @@ from orchestrator.gateway.members import (
     unreadable,
     wrong,
 )
-from orchestrator.runners.remote.large_outline import INSIDE, cut
+from orchestrator.runners.remote.large_scan import INSIDE, cut
 from orchestrator.runners.remote.pace import PIECE_BYTES, Pace
 
 LARGE_BODY_BYTES = 256 << 10

@@ -6,7 +6,7 @@ fuzzer finds cuts and contents by the same search.
 
 import codecs
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -14,22 +14,14 @@ import httpx_sse
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import Finished, TokenChunk
-from orchestrator.runners.remote import (
-    anthropic_answer,
-    chat,
-    gemini_answer,
-    ollama,
-    responses,
-)
-from orchestrator.runners.remote.answer import joined
+from orchestrator.gateway.answer import merge_fields
 from orchestrator.runners.remote.anthropic_answer import MessageDecoder
 from orchestrator.runners.remote.chat import ChatDecoder
 from orchestrator.runners.remote.gemini_answer import GeminiDecoder
 from orchestrator.runners.remote.large import take_large
-from orchestrator.runners.remote.large_outline import Shape
 from orchestrator.runners.remote.lines import LineDecoder
 from orchestrator.runners.remote.ollama import OllamaDecoder
-from orchestrator.runners.remote.provider import Framing, Reader, pieces_of, take_last
+from orchestrator.runners.remote.reader import Framing, Reader, pieces_of, take_last
 from orchestrator.runners.remote.responses import ResponsesDecoder
 from orchestrator.runners.remote.sse import ServerSentEvent, SseDecoder
 
@@ -43,15 +35,6 @@ READERS: tuple[tuple[Callable[[], Framing], Callable[[], Reader]], ...] = (
     (SseDecoder, lambda: GeminiDecoder("acme", new_id=lambda: "made", answers=2)),
 )
 """How a provider's bytes are framed, and who reads the events."""
-
-SHAPES: Mapping[type[object], Shape] = {
-    ChatDecoder: chat.SHAPE,
-    ResponsesDecoder: responses.SHAPE,
-    OllamaDecoder: ollama.SHAPE,
-    MessageDecoder: anthropic_answer.SHAPE,
-    GeminiDecoder: gemini_answer.SHAPE,
-}
-"""What the events that they read consist of."""
 
 PIECE_BYTES = 64
 """Longer than every name that a reader looks for."""
@@ -107,10 +90,14 @@ class Outcome:
     def together(self) -> "Outcome":
         """The same, however many pieces a large event is told in; each counts as a token."""
         places = {chunk.index for chunk in self.chunks}
-        each = [joined([one for one in self.chunks if one.index == place]) for place in places]
-        chunks = [TokenChunk(one.text, 0, one.fields, one.index) for one in each if one]
+        chunks = [self._of(place) for place in sorted(places)]
         error = self.error and re.sub(r"after \d+ tokens", "after some tokens", self.error)
         return Outcome(chunks, self.ending, error)
+
+    def _of(self, place: int) -> TokenChunk:
+        chunks = [one for one in self.chunks if one.index == place]
+        fields = merge_fields([one.fields for one in chunks if one.fields])
+        return TokenChunk("".join(one.text for one in chunks), 0, fields or None, place)
 
 
 def check_answer(data: bytes) -> None:
@@ -128,15 +115,11 @@ def check_answer(data: bytes) -> None:
 
 
 def _take(reader: Reader, event: ServerSentEvent, *, in_pieces: bool) -> Sequence[TokenChunk]:
-    def take(event: ServerSentEvent) -> Sequence[TokenChunk]:
-        return pieces_of(reader, reader.take(event))
-
     async def taken() -> Sequence[TokenChunk]:
-        chunks = take_large(take, event, SHAPES[type(reader)], piece_bytes=PIECE_BYTES)
-        return [chunk async for chunk in chunks]
+        return [chunk async for chunk in take_large(reader, event, piece_bytes=PIECE_BYTES)]
 
     if not in_pieces:
-        return take(event)
+        return pieces_of(reader, reader.take(event))
     reading = taken()
     while True:
         try:

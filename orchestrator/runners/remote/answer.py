@@ -7,7 +7,7 @@ does a number that is negative or beyond 2**53.
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import TypeVar, cast
+from typing import ClassVar, TypeVar, cast
 
 import msgspec
 
@@ -26,6 +26,7 @@ from orchestrator.runners.classify import (
     shorten,
 )
 from orchestrator.runners.remote.halves import mend
+from orchestrator.runners.remote.large_shape import PLAIN, Shape
 
 Told = TypeVar("Told")
 
@@ -53,11 +54,17 @@ class Answer:
         "done",
         "events",
         "finish_reason",
+        "large",
         "more",
         "others",
         "stop",
         "tokens",
     )
+
+    what: ClassVar[str] = "answer"
+    """What is expected, for people."""
+    shape: Shape = PLAIN
+    """What the events consist of, for those that are large."""
 
     def __init__(
         self, provider: str, *, secret: str | None = None, own: Refusals = ANY_PROVIDER
@@ -84,6 +91,8 @@ class Answer:
         """The provider's own end marker was seen; what follows it is ignored."""
         self.events = 0
         self.tokens = 0
+        self.large = False
+        """A large event is read, in parts."""
 
     def __repr__(self) -> str:
         state = "done" if self.done else self.finish_reason or "open"
@@ -180,6 +189,15 @@ class Answer:
                 return told
         unreadable = self.no_answer(what, data, error)
         raise unreadable from error
+
+    def unreadable(self, data: bytes, error: Exception) -> UpstreamProtocolError:
+        """Returns the error of an event that is no JSON.
+
+        Args:
+            data: The event.
+            error: Why it is none.
+        """
+        return self.no_answer(self.what, data, error)
 
     def no_answer(self, what: str, data: bytes, error: Exception) -> UpstreamProtocolError:
         """Returns the error of an event that can't be read; whoever raises it names the cause.

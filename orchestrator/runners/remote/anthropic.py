@@ -5,7 +5,7 @@ from functools import partial
 import httpx
 
 from orchestrator.runners.base import SlotFactory
-from orchestrator.runners.remote.anthropic_answer import REFUSALS, SHAPE, MessageDecoder
+from orchestrator.runners.remote.anthropic_answer import REFUSALS, MessageDecoder
 from orchestrator.runners.remote.anthropic_request import AnthropicSettings, own_headers, payload
 from orchestrator.runners.remote.asking import Asking
 from orchestrator.runners.remote.provider import Dialect, slots_of
@@ -34,6 +34,5 @@ def factory(
         ask=ask,
         read=lambda _, secret: MessageDecoder(settings.provider, secret=secret),
         refusals=REFUSALS,
-        shape=SHAPE,
     )
     return slots_of(dialect, ask.inspect, transport)

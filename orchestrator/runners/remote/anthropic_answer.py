@@ -7,6 +7,7 @@ a tool as `tool_calls`. What the API's own tools do on its side is no part of th
 
 import re
 from collections.abc import Mapping
+from typing import ClassVar
 
 import msgspec
 
@@ -19,7 +20,7 @@ from orchestrator.errors import (
 from orchestrator.events import FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import NOT_JSON, Refusals
 from orchestrator.runners.remote.answer import Answer, counted, joined
-from orchestrator.runners.remote.large_outline import KEPT, Shape
+from orchestrator.runners.remote.large_shape import Shape, others
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.translation import object_in
 
@@ -39,13 +40,35 @@ READ = (
 TYPED = ("content_block_start", "content_block_delta")
 """Events whose member says of what type it is; one that is missing is a mistake."""
 
+_BLOCK = r"(?:(?:message\.)?content|content_block)"
+_MESSAGE = ("content", "stop_reason", "stop_sequence", "usage")
+
 SHAPE = Shape(
-    several=re.compile(r"content|(?:content|content_block)\.citations|delta\.(?:text|thinking)"),
-    anything=re.compile(
-        r"(?:content|content_block)\.citations(?:\..+)?|delta\.citation\..+|content\.input(?:\..+)?"
+    several=re.compile(
+        r"(?:message\.)?content|(?:content|content_block)\.citations"
+        r"|(?:delta|content_block)\.(?:text|thinking)"
     ),
-    # what a block has begun with is told when it ends
-    kept=re.compile(KEPT.pattern + r"|content_block\.(?:input|thinking)(?:\..+)?"),
+    anything=re.compile(
+        "|".join(
+            (
+                others("", "type", "index", "delta", "content_block", "message", *_MESSAGE),
+                others("message", *_MESSAGE),
+                others(
+                    _BLOCK,
+                    *("type", "text", "thinking", "signature", "data", "id", "name"),
+                    *("input", "citations"),
+                ),
+                rf"{_BLOCK}\.(?:citations|input)(?:\..+)?|delta\.citation\..+",
+                others(
+                    "delta",
+                    *("type", "text", "thinking", "signature", "partial_json", "citation"),
+                    *("stop_reason", "stop_sequence"),
+                ),
+                r"(?:message\.)?usage\.[^.]+(?:\..+)?",
+            )
+        )
+    ),
+    names=("type", "index"),
 )
 
 FINISHES: Mapping[str, FinishReason] = {
@@ -127,13 +150,18 @@ _events = msgspec.json.Decoder(_Event)
 class MessageDecoder(Answer):
     """Reads one answer."""
 
-    __slots__ = ("_arguments", "_blocks", "_tools")
+    __slots__ = ("_arguments", "_blocks", "_thoughts", "_tools")
+
+    what: ClassVar[str] = "event of its API"
+    shape = SHAPE
 
     def __init__(self, provider: str, *, secret: str | None = None) -> None:
         """Args as of `Answer`."""
         super().__init__(provider, secret=secret, own=REFUSALS)
         self._blocks: dict[int, _Block] = {}
         """Open blocks by their index, as far as something is still to be told of them."""
+        self._thoughts: dict[int, list[str]] = {}
+        """What has come of an open block's thinking, joined once."""
         self._tools: dict[int, int] = {}
         """Place among the answer's tool calls by the index of the block."""
         self._arguments: set[int] = set()
@@ -195,7 +223,7 @@ class MessageDecoder(Answer):
         except NOT_JSON as error:
             if _is_foreign(data):
                 return _Event()
-            event = self.mended(_events, data, error, "event of its API")
+            event = self.mended(_events, data, error, self.what)
         if event is None or event.error is not None or event.type == "error":
             failure = self.failure(data)
             raise failure
@@ -215,7 +243,7 @@ class MessageDecoder(Answer):
         if delta.signature:
             block.signature = (block.signature or "") + delta.signature
         if delta.thinking and delta.type == "thinking_delta":
-            block.thinking = (block.thinking or "") + delta.thinking
+            self._thoughts.setdefault(index, []).append(delta.thinking)
             return self._chunk("", 1, {"reasoning_content": delta.thinking})
         return None
 
@@ -223,20 +251,28 @@ class MessageDecoder(Answer):
         match block.type:
             case "text":
                 fields = {"citations": block.citations} if block.citations else None
-                return self._chunk(block.text or "", 1, fields)
+                return self._chunk(block.text or "", 1 if block.text else 0, fields)
             case "thinking":
+                known = self._blocks.get(index)
+                if known is None or known.type != "thinking":
+                    self._thoughts[index] = []
                 self._blocks[index] = block
+                self._thoughts[index].append(block.thinking or "")
                 return self._chunk("", 1, {"reasoning_content": block.thinking})
             case "redacted_thinking":
                 told = {"type": block.type, "data": block.data or ""}
                 return self._chunk("", 0, {"thinking_blocks": [told]})
             case "tool_use":
-                self._blocks[index] = block
                 self._tools[index] = len(self._tools)
-                function = {"name": block.name or "", "arguments": ""}
-                return self._call(
-                    index, {"id": block.id or "", "type": "function", "function": function}
-                )
+                arguments = ""
+                if self.large and block.input:
+                    # what was taken out of it is known only now, and nothing more is told of it
+                    arguments = msgspec.json.encode(block.input).decode()
+                else:
+                    self._blocks[index] = block
+                function = {"name": block.name or "", "arguments": arguments}
+                begun = {"id": block.id or "", "type": "function", "function": function}
+                return self._call(index, begun, 2 if arguments else 1)
             case _:
                 return None
 
@@ -247,7 +283,7 @@ class MessageDecoder(Answer):
         if block.type == "thinking":
             told = {
                 "type": block.type,
-                "thinking": block.thinking or "",
+                "thinking": "".join(self._thoughts.pop(index, ())),
                 "signature": block.signature or "",
             }
             return self._chunk("", 0, {"thinking_blocks": [told]})
@@ -256,8 +292,9 @@ class MessageDecoder(Answer):
         arguments = msgspec.json.encode(block.input or {}).decode()
         return self._call(index, {"function": {"arguments": arguments}})
 
-    def _call(self, index: int, members: dict[str, object]) -> TokenChunk | None:
-        return self._chunk("", 1, {"tool_calls": [{"index": self._tools[index], **members}]})
+    def _call(self, index: int, told: Mapping[str, object], tokens: int = 1) -> TokenChunk | None:
+        call = {"index": self._tools[index], **told}
+        return self._chunk("", tokens, {"tool_calls": [call]})
 
     def _chunk(
         self, text: str, tokens: int = 1, fields: Mapping[str, object] | None = None

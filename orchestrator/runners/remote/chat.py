@@ -17,7 +17,8 @@ Rules:
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import cast
+from dataclasses import replace
+from typing import ClassVar, cast
 
 import msgspec
 
@@ -31,7 +32,7 @@ from orchestrator.errors import (
 from orchestrator.events import FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import NOT_JSON
 from orchestrator.runners.remote.answer import Answer, counted
-from orchestrator.runners.remote.large_outline import Shape
+from orchestrator.runners.remote.large_shape import NO_PATH, Shape, others
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.tool_calls import ToolCallNumbers
 from orchestrator.runners.remote.translation import object_in
@@ -62,14 +63,40 @@ BROKEN_FINISHES: Mapping[str, type[OrchestratorError]] = {
 }
 """Finish reasons that say that the answer is not complete."""
 
+_DELTA = r"choices\.(?:delta|message)"
+_COUNTS = r"(?:choices\.|x_groq\.)?usage"
+
 SHAPE = Shape(
-    several=re.compile(r"choices\.(?:delta\.[^.]+|logprobs\.(?:content|refusal))"),
-    anything=re.compile(
-        r"choices\.logprobs\..+"
-        r"|choices\.(?:delta|message)\.(?!(?:content|tool_calls)(?:\.|$)).+"
-        r"|choices\.(?:delta|message)\.tool_calls\.function\.arguments.*"
+    several=re.compile(
+        rf"{_DELTA}\.(?:content|tool_calls)|{others(_DELTA, 'content', 'tool_calls')}"
+        r"|choices\.logprobs\.(?:content|refusal)"
     ),
+    anything=re.compile(
+        "|".join(
+            (
+                others("", "choices", "usage", "x_groq"),
+                others(
+                    "choices",
+                    *("delta", "message", "logprobs", "usage", "index"),
+                    *("finish_reason", "stop_reason", "matched_stop"),
+                ),
+                r"choices\.logprobs\..+",
+                others(_DELTA, "content", "tool_calls"),
+                others(rf"{_DELTA}\.content", "type", "text"),
+                others(rf"{_DELTA}\.tool_calls", "index", "id", "type", "function"),
+                rf"{_DELTA}\.tool_calls\.function\.(?!name$).+",
+                others("x_groq", "usage"),
+                rf"{_COUNTS}\.[^.]+(?:\..+)?",
+            )
+        )
+    ),
+    one=re.compile("choices"),
+    names=("index",),
 )
+SHAPE_OF_SEVERAL = replace(
+    SHAPE, several=re.compile(f"choices|{SHAPE.several.pattern}"), one=NO_PATH
+)
+"""Of the events of several answers, each of which is taken."""
 
 
 class _PromptDetails(msgspec.Struct):
@@ -130,12 +157,15 @@ class ChatDecoder(Answer):
         answers: How many answers were asked for.
     """
 
-    __slots__ = ("_calls", "_each")
+    __slots__ = ("_calls", "_each", "shape")
+
+    what: ClassVar[str] = "chat completion"
 
     def __init__(self, provider: str, *, secret: str | None = None, answers: int = 1) -> None:
         super().__init__(provider, secret=secret)
         self._calls: ToolCallNumbers | None = None
         self._each: Sequence[ChatDecoder] | None = None
+        self.shape = SHAPE if answers == 1 else SHAPE_OF_SEVERAL
         if answers > 1:
             self._each = self.answers = [
                 ChatDecoder(provider, secret=secret) for _ in range(answers)
@@ -180,7 +210,7 @@ class ChatDecoder(Answer):
         try:
             chunk = _chunks.decode(data)
         except NOT_JSON as error:
-            chunk = self.mended(_chunks, data, error, "chat completion")
+            chunk = self.mended(_chunks, data, error, self.what)
         failed = chunk.error is not None or chunk.kind == "error"
         if failed:
             failure = self.failure(data)

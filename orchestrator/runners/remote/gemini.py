@@ -6,7 +6,7 @@ import httpx
 
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.remote.asking import Asking
-from orchestrator.runners.remote.gemini_answer import REFUSALS, SHAPE, GeminiDecoder
+from orchestrator.runners.remote.gemini_answer import REFUSALS, GeminiDecoder
 from orchestrator.runners.remote.gemini_request import (
     GeminiSettings,
     answers_to,
@@ -39,7 +39,6 @@ def factory(
             settings.provider, secret=secret, answers=answers_to(request.sampling)
         ),
         refusals=REFUSALS,
-        shape=SHAPE,
         marks_end=False,
         models=None if settings.project else "/models",
     )

@@ -9,7 +9,8 @@ gave it none; signatures of thoughts go where `gemini_request` looks for them.
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import replace
+from typing import ClassVar, TypeVar
 
 import msgspec
 
@@ -41,16 +42,37 @@ from orchestrator.runners.remote.gemini_wire import (
     response_lists,
     responses,
 )
-from orchestrator.runners.remote.large_outline import Shape
+from orchestrator.runners.remote.large_shape import NO_PATH, Shape, others
 from orchestrator.runners.remote.sse import ServerSentEvent
 
 DONE = b"[DONE]"
 
+_PART = r"candidates\.content\.parts"
+
 SHAPE = Shape(
-    several=re.compile(r"|candidates\.(?:content\.parts|logprobsResult\.(?:chosen|top)Candidates)"),
-    anything=re.compile(r"candidates\.content\.parts\.functionCall\.args(?:\..+)?"),
+    several=re.compile(rf"|{_PART}|candidates\.logprobsResult\.(?:chosen|top)Candidates"),
+    anything=re.compile(
+        "|".join(
+            (
+                others("", "candidates", "promptFeedback", "usageMetadata"),
+                others("candidates", "content", "finishReason", "index", "logprobsResult"),
+                others(r"candidates\.content", "parts"),
+                others(_PART, "text", "thought", "thoughtSignature", "functionCall", "inlineData"),
+                others(rf"{_PART}\.functionCall", "name", "id"),
+                others(rf"{_PART}\.inlineData", "mimeType", "data"),
+                others("promptFeedback", "blockReason", "blockReasonMessage"),
+                r"usageMetadata\.[^.]+(?:\..+)?",
+            )
+        )
+    ),
+    one=re.compile("candidates"),
+    names=("index",),
     pairs=(b"chosenCandidates", b"topCandidates"),
 )
+SHAPE_OF_SEVERAL = replace(
+    SHAPE, several=re.compile(f"{SHAPE.several.pattern}|candidates"), one=NO_PATH
+)
+"""Of the events of several answers, each of which is taken."""
 
 FINISHES: Mapping[str, FinishReason] = {
     "STOP": FinishReason.STOP,
@@ -111,7 +133,9 @@ class GeminiDecoder(Answer):
         answers: How many answers were asked for.
     """
 
-    __slots__ = ("_broken", "_calls", "_counts", "_each", "_new_id", "_signature")
+    __slots__ = ("_broken", "_calls", "_counts", "_each", "_new_id", "_signature", "shape")
+
+    what: ClassVar[str] = "response of its API"
 
     def __init__(
         self,
@@ -123,6 +147,7 @@ class GeminiDecoder(Answer):
     ) -> None:
         super().__init__(provider, secret=secret, own=REFUSALS)
         self._each: Sequence[GeminiDecoder] | None = None
+        self.shape = SHAPE if answers == 1 else SHAPE_OF_SEVERAL
         if answers > 1:
             self._each = self.answers = [
                 GeminiDecoder(provider, secret=secret, new_id=new_id) for _ in range(answers)
@@ -200,7 +225,7 @@ class GeminiDecoder(Answer):
         try:
             return decoder.decode(data)
         except NOT_JSON as error:
-            return self.mended(decoder, data, error, "response of its API")
+            return self.mended(decoder, data, error, self.what)
 
     def _take_response(self, response: Response, data: bytes) -> TokenChunk | None:
         if response.error is not None:
@@ -265,7 +290,8 @@ class GeminiDecoder(Answer):
             "images": images,
             "logprobs": candidate.logprobs and _logprobs(candidate.logprobs),
         }
-        chunk = self._chunk("".join(texts), fields)
+        named = 1 if candidate.logprobs is None else len(candidate.logprobs.chosen)
+        chunk = self._chunk("".join(texts), fields, named)
         if candidate.finish_reason and candidate.finish_reason not in UNSAID:
             self._finish(candidate.finish_reason)
         return self._signed(chunk) if self.finish_reason is not None else chunk
@@ -283,12 +309,14 @@ class GeminiDecoder(Answer):
             self.finish_reason = FinishReason.TOOL_CALLS
         return told if signature is None else {**told, **_signed(signature)}
 
-    def _chunk(self, text: str, fields: Mapping[str, object] | None) -> TokenChunk | None:
+    def _chunk(
+        self, text: str, fields: Mapping[str, object] | None, named: int = 1
+    ) -> TokenChunk | None:
         told = {name: value for name, value in fields.items() if value} if fields else None
         if not text and not told:
             return None
         # a chunk has many tokens here, and the usage beside it says how many there are by now
-        tokens = max(1, self._counts[1] - self.tokens)
+        tokens = max(1, named, self._counts[1] - self.tokens)
         self.tokens += tokens
         return TokenChunk(text, tokens, told or None)
 

@@ -11,6 +11,7 @@ import re
 import uuid
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import httpx
 import msgspec
@@ -20,16 +21,32 @@ from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.classify import NOT_JSON
 from orchestrator.runners.remote.answer import Answer, counted
 from orchestrator.runners.remote.asking import Asking
-from orchestrator.runners.remote.large_outline import Shape
+from orchestrator.runners.remote.large_shape import Shape, others
 from orchestrator.runners.remote.lines import LineDecoder
 from orchestrator.runners.remote.ollama_request import payload
 from orchestrator.runners.remote.provider import Dialect, slots_of
 from orchestrator.runners.remote.settings import RemoteSettings, address
 from orchestrator.runners.remote.sse import ServerSentEvent
 
+_CALL = r"message\.tool_calls"
+
 SHAPE = Shape(
     several=re.compile(r"logprobs|message\.(?:content|thinking|tool_calls)"),
-    anything=re.compile(r"logprobs(?:\..+)?|message\.tool_calls\.function\.arguments(?:\..+)?"),
+    anything=re.compile(
+        "|".join(
+            (
+                others(
+                    "",
+                    *("message", "done", "done_reason", "prompt_eval_count", "eval_count"),
+                    "logprobs",
+                ),
+                r"logprobs\..+",
+                others("message", "content", "thinking", "tool_calls"),
+                others(_CALL, "function", "id"),
+                others(rf"{_CALL}\.function", "name"),
+            )
+        )
+    ),
     written=True,
 )
 
@@ -81,6 +98,9 @@ class OllamaDecoder(Answer):
 
     __slots__ = ("_calls", "_new_id")
 
+    what: ClassVar[str] = "line of an answer"
+    shape = SHAPE
+
     def __init__(
         self, provider: str, *, secret: str | None = None, new_id: Callable[[], str] = made_id
     ) -> None:
@@ -98,15 +118,14 @@ class OllamaDecoder(Answer):
         if self.done:
             return None
         self.events += 1
-        what = "line of an answer"
         try:
             line = _lines.decode(event.data)
         except NOT_JSON as error:
-            line = self.mended(_lines, event.data, error, what)
+            line = self.mended(_lines, event.data, error, self.what)
         try:
             calls = [_arguments(call) for call in (line.message and line.message.tool_calls) or ()]
         except NOT_JSON as error:
-            unreadable = self.no_answer(what, event.data, error)
+            unreadable = self.no_answer(self.what, event.data, error)
             raise unreadable from error
         if line.error is not None:
             failure = self.failure(event.data)
@@ -201,7 +220,6 @@ def factory(
         host=url.host,
         ask=ask,
         read=lambda _, secret: OllamaDecoder(settings.provider, secret=secret),
-        shape=SHAPE,
         framing=LineDecoder,
         no_events=(b"<", b"["),
         models="/api/tags",

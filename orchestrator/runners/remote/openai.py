@@ -8,7 +8,7 @@ import httpx
 from orchestrator.request import PriorityRequest, Work
 from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.remote.asking import Asking
-from orchestrator.runners.remote.chat import SHAPE, ChatDecoder
+from orchestrator.runners.remote.chat import ChatDecoder
 from orchestrator.runners.remote.openai_request import (
     OpenAISettings,
     answers_to,
@@ -18,6 +18,7 @@ from orchestrator.runners.remote.openai_request import (
     payload,
 )
 from orchestrator.runners.remote.provider import Dialect, slots_of
+from orchestrator.runners.remote.sse import SseDecoder
 from orchestrator.runners.remote.works import other_works
 
 
@@ -42,7 +43,7 @@ def factory(
         read=lambda request, secret: ChatDecoder(
             settings.provider, secret=secret, answers=answers_to(settings, request)
         ),
-        shape=SHAPE,
+        framing=partial(SseDecoder, error_field=True),
         models=None if settings.azure else "/models",  # Azure lists models, but not deployments
         others=other_works(settings),
     )

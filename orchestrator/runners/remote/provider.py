@@ -13,9 +13,8 @@ marker) has a short bound of its own.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import httpx
 
@@ -26,7 +25,7 @@ from orchestrator.errors import (
     UpstreamProtocolError,
     WorkerHungError,
 )
-from orchestrator.events import Finished, FinishReason, TokenChunk
+from orchestrator.events import Finished, TokenChunk
 from orchestrator.request import PriorityRequest, Work
 from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.classify import ANY_PROVIDER, Refusals
@@ -35,10 +34,10 @@ from orchestrator.runners.remote.allowances import standing_of
 from orchestrator.runners.remote.asking import Asking
 from orchestrator.runners.remote.estimate import with_usage
 from orchestrator.runners.remote.large import LARGE_EVENT_BYTES, take_large
-from orchestrator.runners.remote.large_outline import PLAIN, Shape
 from orchestrator.runners.remote.large_request import LARGE_REQUEST_BYTES
 from orchestrator.runners.remote.listing import find
 from orchestrator.runners.remote.prefill import for_the_rest, of_the_whole
+from orchestrator.runners.remote.reader import Framing, Reader, pieces_of, take_last
 from orchestrator.runners.remote.settings import (
     RemoteSettings,
     check_headers,
@@ -62,77 +61,6 @@ REUSE_SECONDS = 0.05
 """How long the end of the body may take after the end marker, so that the connection is kept."""
 
 
-class Reader(Protocol):
-    """Reads one answer, event by event: what a provider's wire format means."""
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Set as soon as every answer is complete; usage may still follow."""
-        ...
-
-    @property
-    def more(self) -> Sequence[TokenChunk]:
-        """What the last event with a piece of an answer brought besides it, of other answers."""
-        ...
-
-    @property
-    def done(self) -> bool:
-        """The provider's own end marker was seen; what follows it is ignored."""
-        ...
-
-    @property
-    def events(self) -> int:
-        """Events seen."""
-        ...
-
-    @property
-    def tokens(self) -> int:
-        """Tokens handed out."""
-        ...
-
-    def take(self, event: ServerSentEvent) -> TokenChunk | None:
-        """Reads one event and returns the piece of the answer in it, if there is one.
-
-        Raises:
-            UpstreamProtocolError: The event is no part of an answer.
-            OrchestratorError: The event is an error, by its kind.
-        """
-        ...
-
-    def take_whole(self, body: bytes) -> TokenChunk | None:
-        """Reads an answer that came at once, as one JSON object, though a stream was asked for.
-
-        Raises:
-            UpstreamProtocolError: It is no answer.
-            OrchestratorError: It is an error, by its kind.
-        """
-        ...
-
-    def end(self) -> Finished:
-        """Returns the ending, now that nothing more will be read.
-
-        Raises:
-            UpstreamTruncatedError: No finish reason was seen.
-        """
-        ...
-
-
-class Framing(Protocol):
-    """Cuts a body into events, however the reads cut it."""
-
-    def feed(self, read: bytes) -> list[ServerSentEvent]:
-        """Takes what was read and returns the events that it completes.
-
-        Raises:
-            UpstreamProtocolError: One event is larger than the bound.
-        """
-        ...
-
-    def flush(self) -> ServerSentEvent | None:
-        """Ends the stream and returns the event that lacks its end, if there is one."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """How one deployment's provider is asked and understood."""
@@ -144,8 +72,6 @@ class Dialect:
     """Makes what is sent, with the key if there is one."""
     read: Callable[[PriorityRequest, str | None], Reader]
     """Makes the reader of what comes for a request, which masks the key that was sent."""
-    shape: Shape = PLAIN
-    """What its events consist of, for those that are large."""
     refusals: Refusals = ANY_PROVIDER
     """What this provider's refusals mean besides what they mean for all."""
     framing: Callable[[], Framing] = SseDecoder
@@ -212,7 +138,7 @@ class ProviderRunner:
         async with contextlib.aclosing(Body(response, provider)) as body:
             if await body.first_byte() in dialect.no_events:
                 whole = ServerSentEvent(await body.rest())
-                async with contextlib.aclosing(self._whole(answer, whole)) as chunks:
+                async with contextlib.aclosing(take_large(answer, whole, whole=True)) as chunks:
                     async for chunk in chunks:
                         yield chunk
                 yield answer.end() if resume is None else of_the_whole(answer.end(), resume)
@@ -222,7 +148,7 @@ class ProviderRunner:
             while (read := await body.read(deadline)) is not None:
                 for event in framing.feed(read):
                     if len(event.data) > LARGE_EVENT_BYTES:
-                        async with contextlib.aclosing(self._large(answer, event)) as chunks:
+                        async with contextlib.aclosing(take_large(answer, event)) as chunks:
                             async for chunk in chunks:
                                 _progress(lease)
                                 deadline = None
@@ -241,9 +167,10 @@ class ProviderRunner:
                         yield chunk
                 deadline = _tail_deadline(answer, lease, deadline)
             last = framing.flush()
-            chunk = None if last is None else take_last(answer, last)
-            for piece in pieces_of(answer, chunk):
-                yield piece
+            if last is not None:
+                async with contextlib.aclosing(_last(answer, last)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
             if answer.finish_reason is None:
                 body.check_end(answer.tokens)
             elif dialect.marks_end and not answer.done:
@@ -252,18 +179,6 @@ class ProviderRunner:
             if answer.events == 0:
                 body.check_kind()
             yield answer.end() if resume is None else of_the_whole(answer.end(), resume)
-
-    def _large(self, answer: Reader, event: ServerSentEvent) -> AsyncGenerator[TokenChunk]:
-        """Reads an event that is large."""
-        return take_large(
-            lambda part: pieces_of(answer, answer.take(part)), event, self._dialect.shape
-        )
-
-    def _whole(self, answer: Reader, body: ServerSentEvent) -> AsyncGenerator[TokenChunk]:
-        """Reads an answer that came at once."""
-        return take_large(
-            lambda part: pieces_of(answer, answer.take_whole(part.data)), body, self._dialect.shape
-        )
 
     async def _work(
         self, dialect: Dialect, request: PriorityRequest, lease: Lease
@@ -383,25 +298,16 @@ def slots_of(
     )
 
 
-def pieces_of(answer: Reader, first: TokenChunk | None) -> Sequence[TokenChunk]:
-    """Returns all that the event brought whose first piece that is."""
-    return () if first is None else (first, *answer.more)
-
-
-def take_last(answer: Reader, event: ServerSentEvent) -> TokenChunk | None:
-    """Reads an event that the end of the stream cut off; it counts if it is whole.
-
-    Args:
-        answer: The reader.
-        event: What stood after the last event's end.
-
-    Raises:
-        OrchestratorError: The event is an error, by its kind.
-    """
-    try:
-        return answer.take(event)
-    except UpstreamProtocolError:
-        return None
+async def _last(answer: Reader, event: ServerSentEvent) -> AsyncGenerator[TokenChunk]:
+    """Reads an event that the end of the stream cut off; it counts if it is whole."""
+    if len(event.data) <= LARGE_EVENT_BYTES:
+        for chunk in pieces_of(answer, take_last(answer, event)):
+            yield chunk
+        return
+    with contextlib.suppress(UpstreamProtocolError):
+        async with contextlib.aclosing(take_large(answer, event)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
 
 def _progress(lease: Lease) -> None:

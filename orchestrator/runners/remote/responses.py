@@ -10,7 +10,7 @@ Rules:
 
 import re
 from functools import partial
-from typing import cast
+from typing import ClassVar, cast
 
 import httpx
 import msgspec
@@ -25,7 +25,7 @@ from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.classify import NOT_JSON, Refusals
 from orchestrator.runners.remote.answer import Answer, counted
 from orchestrator.runners.remote.asking import Asking
-from orchestrator.runners.remote.large_outline import Shape
+from orchestrator.runners.remote.large_shape import Shape, others
 from orchestrator.runners.remote.openai_request import OpenAISettings, own_headers
 from orchestrator.runners.remote.provider import Dialect, slots_of
 from orchestrator.runners.remote.responses_request import payload
@@ -64,12 +64,28 @@ REFUSALS = Refusals(
 
 REASONING = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
 
+_ITEM = r"(?:item|(?:response\.)?output)"
+_PARTS = rf"{_ITEM}\.(?:content|summary)"
+
 SHAPE = Shape(
-    several=re.compile(r"delta|logprobs|(?:response\.)?output(?:\.(?:content|summary))?"),
+    several=re.compile(rf"delta|logprobs|(?:response\.)?output|{_PARTS}"),
     anything=re.compile(
-        r"logprobs(?:\..+)?|annotation\..+"
-        r"|(?:response\.)?output\.content\.(?:logprobs|annotations)(?:\..+)?"
+        "|".join(
+            (
+                others(
+                    "",
+                    *("type", "delta", "output_index", "arguments", "item", "logprobs"),
+                    *("annotation", "response", "output", "status", "incomplete_details", "usage"),
+                ),
+                r"logprobs(?:\..+)?|annotation\..+",
+                others("response", "status", "output", "incomplete_details", "usage"),
+                others(_ITEM, "type", "call_id", "name", "arguments", "content", "summary"),
+                others(_PARTS, "type", "text", "refusal"),
+                r"(?:response\.)?(?:usage|incomplete_details)\.[^.]+(?:\..+)?",
+            )
+        )
     ),
+    names=("type", "output_index"),
 )
 
 
@@ -133,6 +149,9 @@ class ResponsesDecoder(Answer):
 
     __slots__ = ("_calls", "_told")
 
+    what: ClassVar[str] = "event of a response"
+    shape = SHAPE
+
     def __init__(self, provider: str, *, secret: str | None = None) -> None:
         """Args as of `Answer`."""
         super().__init__(provider, secret=secret, own=REFUSALS)
@@ -161,7 +180,7 @@ class ResponsesDecoder(Answer):
         try:
             found = _events.decode(event.data)
         except NOT_JSON as error:
-            found = self.mended(_events, event.data, error, "event of a response")
+            found = self.mended(_events, event.data, error, self.what)
         return self._take(found, event.data)
 
     def take_whole(self, body: bytes) -> TokenChunk | None:
@@ -356,6 +375,5 @@ def factory(
         ask=ask,
         read=lambda _, secret: ResponsesDecoder(settings.provider, secret=secret),
         refusals=REFUSALS,
-        shape=SHAPE,
     )
     return slots_of(dialect, ask.inspect, transport)

@@ -223,7 +223,7 @@ class Body:
                     f"{self._provider} sent an answer larger than {MAX_BODY_BYTES} bytes"
                 )
         self.check_end(tokens=0)
-        return bytes(body)
+        return cast("bytes", body)  # not copied: it is read like bytes, and nobody writes to it
 
     async def refusal(self, secret: str | None, own: Refusals = ANY_PROVIDER) -> OrchestratorError:
         """Returns what an answer other than a success means, whatever becomes of its body.

@@ -5,7 +5,7 @@ from typing import Any
 
 from orchestrator.errors import UpstreamTruncatedError
 from orchestrator.events import TokenChunk
-from orchestrator.runners.remote.provider import Reader, pieces_of
+from orchestrator.runners.remote.reader import Reader, pieces_of
 from orchestrator.runners.remote.sse import ServerSentEvent
 from tests.fakes.sse_server import Send, SseServer, Step, head
 from tests.runners.remote.asking import asking

@@ -29,7 +29,7 @@ from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import classify
 from orchestrator.runners.lease import Step
 from orchestrator.runners.remote.anthropic_answer import REFUSALS, MessageDecoder
-from orchestrator.runners.remote.provider import take_last
+from orchestrator.runners.remote.reader import take_last
 from orchestrator.runners.remote.sse import ServerSentEvent
 from tests.fakes.sse_server import (
     Script,
@@ -171,6 +171,17 @@ def test_a_call_whose_arguments_never_stream_still_has_some(given: object, told:
 
 
 STOPPED = finished("tool_use")
+
+
+def test_arguments_that_stream_count_and_not_what_the_call_began_with():
+    chunks, _ = read(
+        opened(0, type="tool_use", id="t", name="f", input={"a": 1}),
+        delta(0, type="input_json_delta", partial_json='{"b": 2}'),
+        closed(0),
+        STOPPED,
+    )
+
+    assert [chunk.fields for chunk in chunks[1:]] == [calls(0, function={"arguments": '{"b": 2}'})]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.runners.remote.chat import ChatDecoder
-from orchestrator.runners.remote.provider import take_last
+from orchestrator.runners.remote.reader import take_last
 from orchestrator.runners.remote.sse import ServerSentEvent
 
 

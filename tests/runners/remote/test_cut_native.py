@@ -13,7 +13,7 @@ from orchestrator.errors import UpstreamTruncatedError
 from orchestrator.events import TokenChunk
 from orchestrator.runners.remote.anthropic_answer import MessageDecoder
 from orchestrator.runners.remote.gemini_answer import GeminiDecoder
-from orchestrator.runners.remote.provider import Reader
+from orchestrator.runners.remote.reader import Reader
 from orchestrator.runners.remote.sse import SseDecoder
 from tests.fakes.sse_server import Close, Reset, Send, SseServer, Step, framed, head
 from tests.runners.remote import anthropic_wire, gemini_wire

@@ -26,7 +26,7 @@ from orchestrator.gateway.answer import merge_fields
 from orchestrator.runners.classify import classify
 from orchestrator.runners.remote.gemini_answer import REFUSALS, GeminiDecoder, made_id
 from orchestrator.runners.remote.gemini_contents import MADE_ID
-from orchestrator.runners.remote.provider import take_last
+from orchestrator.runners.remote.reader import take_last
 from orchestrator.runners.remote.sse import ServerSentEvent
 from tests.fakes.sse_server import Script, SseServer, answer, event, refusal
 from tests.runners.remote.asking import Answer
@@ -170,7 +170,7 @@ def test_logprobs_are_told_in_openais_shape():
     x = {"token": "x", "logprob": -1.0, "bytes": [120]}
     e = {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": [x]}
     b = {"token": "b", "logprob": 0.0, "bytes": [98], "top_logprobs": []}
-    assert chunks == [TokenChunk("éb", 1, {"logprobs": {"content": [e, b]}})]
+    assert chunks == [TokenChunk("éb", 2, {"logprobs": {"content": [e, b]}})]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from orchestrator.runners.remote.anthropic_answer import MessageDecoder
 from orchestrator.runners.remote.chat import ChatDecoder
 from orchestrator.runners.remote.gemini_answer import GeminiDecoder
 from orchestrator.runners.remote.ollama import OllamaDecoder
-from orchestrator.runners.remote.provider import Reader
+from orchestrator.runners.remote.reader import Reader
 from orchestrator.runners.remote.responses import ResponsesDecoder
 from orchestrator.runners.remote.sse import ServerSentEvent
 

@@ -209,6 +209,22 @@ async def test_an_error_within_the_stream_is_one_whatever_stands_around_it(
     assert len(found.chunks) == min(len(before), 2)
 
 
+@pytest.mark.parametrize("before", [(), HELLO[:1], HELLO])
+@pytest.mark.parametrize("end", [b"\n\n", b"\n", b""], ids=["whole", "no blank line", "no end"])
+async def test_an_error_that_is_a_field_of_its_own_is_told_with_its_cause(
+    before: tuple[bytes, ...], end: bytes
+):
+    # so llama.cpp's server told them: nothing to the standard, and the answer was merely cut off
+    told = b'error: {"code": 503, "message": "Loading model", "type": "unavailable_error"}'
+
+    found = await asked_once(*answer(*before, told + end))
+
+    assert isinstance(found.error, UpstreamOverloadedError)
+    assert "Loading model" in str(found.error)
+    assert (found.error.upstream_status, found.ending) == (503, None)
+    assert len(found.chunks) == min(len(before), 2)
+
+
 @pytest.mark.parametrize(
     ("script", "error"),
     [

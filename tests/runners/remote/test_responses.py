@@ -18,7 +18,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.gateway.answer import merge_fields
-from orchestrator.runners.remote.provider import take_last
+from orchestrator.runners.remote.reader import take_last
 from orchestrator.runners.remote.responses import ResponsesDecoder, factory
 from orchestrator.runners.remote.sse import ServerSentEvent
 from tests.fakes.sse_server import Close, Reset, SseServer, Step, answer, refusal

@@ -23,7 +23,7 @@ from orchestrator.runners.remote.anthropic_request import AnthropicSettings
 from orchestrator.runners.remote.chat import ChatDecoder
 from orchestrator.runners.remote.gemini_answer import GeminiDecoder
 from orchestrator.runners.remote.openai_request import OpenAISettings
-from orchestrator.runners.remote.provider import Reader, pieces_of
+from orchestrator.runners.remote.reader import Reader, pieces_of
 from orchestrator.runners.remote.settings import RemoteSettings
 from orchestrator.runners.remote.sse import ServerSentEvent
 from tests.fakes.sse_server import Close, Reset, Send, SseServer, Step, answer, event, head

@@ -105,6 +105,34 @@ def test_a_byte_order_mark_is_taken_off_once_and_only_at_the_start():
     assert events == [ServerSentEvent(b"a"), ServerSentEvent(b"c")]
 
 
+def test_a_field_that_the_standard_does_not_know_says_nothing_unless_it_is_told_to():
+    stream = b'data: a\n\nerror: {"code": 500}\n\n'
+
+    assert decode(stream) == [ServerSentEvent(b"a")]
+    assert decode(stream, decoder=SseDecoder(error_field=True)) == [
+        ServerSentEvent(b"a"),
+        ServerSentEvent(b'{"code": 500}', b"error"),
+    ]
+
+
+@pytest.mark.parametrize("size", [1 << 10, 64 << 10, 1 << 20])
+@pytest.mark.parametrize("space", [b"", b" "])
+def test_a_long_line_in_many_reads_is_the_line_that_was_sent(size: int, space: bytes):
+    text = b"0123456789abcdef" * (size // 16)
+    stream = b"data:" + space + text + b"\n\ndata: b\n\n"
+
+    events = decode(*[stream[at : at + 60_000] for at in range(0, len(stream), 60_000)])
+
+    assert events == [ServerSentEvent(text), ServerSentEvent(b"b")]
+
+
+def test_thousands_of_data_lines_are_one_event_with_line_feeds_between():
+    lines = [b"%d" % number for number in range(5000)]
+    stream = b"".join(b"data: " + line + b"\n" for line in lines) + b"\n"
+
+    assert decode(stream[:999], stream[999:]) == [ServerSentEvent(b"\n".join(lines))]
+
+
 def test_an_event_without_its_blank_line_is_handed_out_apart_at_the_end():
     decoder = SseDecoder()
 
