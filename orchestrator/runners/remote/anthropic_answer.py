@@ -20,7 +20,7 @@ from orchestrator.errors import (
 from orchestrator.events import FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import NOT_JSON, Refusals
 from orchestrator.runners.remote.answer import Answer, counted, joined
-from orchestrator.runners.remote.large_shape import Shape, others
+from orchestrator.runners.remote.large_shape import Shape, counts, others
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.translation import object_in
 
@@ -64,7 +64,7 @@ SHAPE = Shape(
                     *("type", "text", "thinking", "signature", "partial_json", "citation"),
                     *("stop_reason", "stop_sequence"),
                 ),
-                r"(?:message\.)?usage\.[^.]+(?:\..+)?",
+                *counts(r"(?:message\.)?usage"),
             )
         )
     ),

@@ -32,7 +32,7 @@ from orchestrator.errors import (
 from orchestrator.events import FinishReason, TokenChunk, Usage
 from orchestrator.runners.classify import NOT_JSON
 from orchestrator.runners.remote.answer import Answer, counted
-from orchestrator.runners.remote.large_shape import NO_PATH, Shape, others
+from orchestrator.runners.remote.large_shape import NO_PATH, Shape, counts, others
 from orchestrator.runners.remote.sse import ServerSentEvent
 from orchestrator.runners.remote.tool_calls import ToolCallNumbers
 from orchestrator.runners.remote.translation import object_in
@@ -86,7 +86,7 @@ SHAPE = Shape(
                 others(rf"{_DELTA}\.tool_calls", "index", "id", "type", "function"),
                 rf"{_DELTA}\.tool_calls\.function\.(?!name$).+",
                 others("x_groq", "usage"),
-                rf"{_COUNTS}\.[^.]+(?:\..+)?",
+                *counts(_COUNTS),
             )
         )
     ),

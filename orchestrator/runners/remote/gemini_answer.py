@@ -61,7 +61,7 @@ SHAPE = Shape(
                 others(rf"{_PART}\.functionCall", "name", "id"),
                 others(rf"{_PART}\.inlineData", "mimeType", "data"),
                 others("promptFeedback", "blockReason", "blockReasonMessage"),
-                r"usageMetadata\.[^.]+(?:\..+)?",
+                r"usageMetadata\..+",
             )
         )
     ),

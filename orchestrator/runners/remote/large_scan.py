@@ -161,7 +161,8 @@ class _Scan:
         shape = self._shape
         # what is within an array is one item of it, and can't be told as several
         several = not (free or within_array) and shape.several.fullmatch(path) is not None
-        free = (free or shape.anything.fullmatch(path) is not None) and not several
+        anything = free or shape.anything.fullmatch(path) is not None
+        free = anything and not several
         begin = self._data[self._at : self._at + 1]
         if begin not in (b'"', b"[", b"{"):
             raise self._unmatched(b"[")
@@ -169,17 +170,17 @@ class _Scan:
         if begin == b'"':
             value = await self._text(path, several=several)
         elif begin == b"[":
-            value = await self._array(path, free=free, several=several)
+            value = await self._array(path, anything=anything, several=several)
         else:
-            value = await self._object(path, free=free, several=several)
+            value = await self._object(path, free=free, several=several and anything)
         self._depth -= 1
         return value + await self._space()
 
-    async def _array(self, path: str, *, free: bool, several: bool) -> bytes:
+    async def _array(self, path: str, *, anything: bool, several: bool) -> bytes:
         shape = self._shape
         paired = several and path.rpartition(".")[2].encode() in shape.pairs
         one, over = shape.one.fullmatch(path) is not None, False
-        inner = free or (several and shape.anything.fullmatch(path) is not None)
+        free = anything and not several
         parts: list[bytes] = []
         counts: list[int] = []
         run: list[bytes] = []
@@ -201,7 +202,9 @@ class _Scan:
                 if self._data[self._at : self._at + 1] == b"]" and not parts and not run:
                     break
                 self._end_run(run, parts)
-                item = space + await self._long_value(path, free=inner or over, within_array=True)
+                item = space + await self._long_value(
+                    path, free=anything or over, within_array=True
+                )
                 found = one and not over and _is_first_item(item)
                 if found or not one:
                     parts.append(item)

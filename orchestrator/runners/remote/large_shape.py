@@ -21,7 +21,8 @@ class Shape:
     """What the events of one wire format consist of; each expression must match a whole path."""
 
     several: re.Pattern[str]
-    """Texts, arrays and objects of which an event may bring a part, and the next event more."""
+    """Texts and arrays of which an event may bring a part, and the next event more; objects too,
+    if the reader takes them as they are."""
     anything: re.Pattern[str]
     """Values that the reader takes as they are, or doesn't look at."""
     kept: re.Pattern[str] = KEPT
@@ -49,3 +50,12 @@ def others(path: str, *names: str) -> str:
     """
     begin = rf"{path}\." if path else ""
     return rf"{begin}(?!(?:{'|'.join(names)})(?:\.|$)).+"
+
+
+def counts(path: str) -> tuple[str, str]:
+    """Returns expressions for all in a usage but the counts, and the details of counts.
+
+    Args:
+        path: An expression for the usage's path.
+    """
+    return others(path, "[a-z_]+_details"), rf"{path}\.[^.]+\..+"

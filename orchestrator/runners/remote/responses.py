@@ -25,7 +25,7 @@ from orchestrator.runners.base import SlotFactory
 from orchestrator.runners.classify import NOT_JSON, Refusals
 from orchestrator.runners.remote.answer import Answer, counted
 from orchestrator.runners.remote.asking import Asking
-from orchestrator.runners.remote.large_shape import Shape, others
+from orchestrator.runners.remote.large_shape import Shape, counts, others
 from orchestrator.runners.remote.openai_request import OpenAISettings, own_headers
 from orchestrator.runners.remote.provider import Dialect, slots_of
 from orchestrator.runners.remote.responses_request import payload
@@ -81,7 +81,8 @@ SHAPE = Shape(
                 others("response", "status", "output", "incomplete_details", "usage"),
                 others(_ITEM, "type", "call_id", "name", "arguments", "content", "summary"),
                 others(_PARTS, "type", "text", "refusal"),
-                r"(?:response\.)?(?:usage|incomplete_details)\.[^.]+(?:\..+)?",
+                *counts(r"(?:response\.)?usage"),
+                others(r"(?:response\.)?incomplete_details", "reason"),
             )
         )
     ),

@@ -1,19 +1,36 @@
 """One stream of the documented shape, cut at every byte: the promise that is easiest to break."""
 
+import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import OrchestratorError, UpstreamTruncatedError
-from orchestrator.events import FinishReason
+from orchestrator.errors import (
+    OrchestratorError,
+    UpstreamOverloadedError,
+    UpstreamTruncatedError,
+)
+from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
+from orchestrator.runners.lease import Lease, StepLimits
+from orchestrator.runners.lease import Step as LeaseStep
 from orchestrator.runners.remote.chat import ChatDecoder
-from orchestrator.runners.remote.sse import ServerSentEvent
-from tests.fakes.sse_server import Close, Reset, Send, SseServer, Step, framed, head
+from orchestrator.runners.remote.sse import ServerSentEvent, SseDecoder
+from tests.fakes.sse_server import (
+    LAST_CHUNK,
+    Close,
+    Reset,
+    Send,
+    SseServer,
+    Stall,
+    Step,
+    framed,
+    head,
+)
 from tests.runners.remote.asking import Answer, asking
 from tests.runners.remote.cutting import check_every_cut
 
@@ -174,3 +191,66 @@ async def test_calls_of_tools_cut_at_every_byte_lose_nothing_that_had_come(end: 
     events = [ServerSentEvent(raw[5:].strip()) for raw in recorded]
 
     await check_every_cut(recorded, events, lambda: ChatDecoder("acme"), end)
+
+
+FIVE = b"".join(piece({"content": text}) for text in "abcde")
+ERROR = b'event: error\ndata: {"error": {"message": "boom", "code": "server_overloaded"}}\n\n'
+PINGS = [Send(b": keep-alive\n\n")] * 3
+ENDS_AFTER_FIVE: dict[str, tuple[Sequence[Step], type[OrchestratorError] | None]] = {
+    "fin": ([Close()], UpstreamTruncatedError),
+    "reset": ([Reset()], UpstreamTruncatedError),
+    "fin within an event": ([Send(b'data: {"choices":[{"del'), Close()], UpstreamTruncatedError),
+    "clean end without a marker": ([Send(b""), Close()], UpstreamTruncatedError),
+    "error event, then a marker": ([Send(ERROR + b"data: [DONE]\n\n")], UpstreamOverloadedError),
+    "stall": ([Stall()], None),
+    "nothing but comments": ([*PINGS, Stall()], None),
+}
+"""How a stream goes on after its fifth token, and what that is; None is the lease's business."""
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("fault", ENDS_AFTER_FIVE)
+@pytest.mark.parametrize("chunked", [True, False], ids=["chunked", "until close"])
+async def test_every_way_to_cut_a_stream_after_five_tokens_is_told(fault: str, chunked: bool):
+    # of these fourteen an HTTP client says nothing in six, and never ends the last two
+    steps, error = ENDS_AFTER_FIVE[fault]
+    sent: list[Step] = [Send(head() if chunked else head(framing="connection: close"))]
+    for step in (Send(FIVE), *steps):
+        framed_step = isinstance(step, Send) and chunked and step.data
+        sent.append(Send(framed(step.data)) if framed_step else step)
+    if fault.startswith("clean") and chunked:
+        sent[-1:] = [Send(LAST_CHUNK)]
+    loop = asyncio.get_running_loop()
+    expired = loop.create_future()
+    lease = Lease(StepLimits(first_token=5, inter_token=0.05), expired.set_result)
+
+    async with SseServer(sent) as server, asking(server) as asker, asyncio.timeout(5):
+        asked = asyncio.create_task(asker.ask(lease))
+        if error is None:
+            await expired
+            missed = lease.missed
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            assert missed is LeaseStep.NEXT_TOKEN
+            return
+        found = await asked
+
+    assert found.text == "abcde"
+    assert type(found.error) is error
+    assert error is UpstreamOverloadedError or "after 5 tokens" in str(found.error)
+    assert found.ending is None
+
+
+def read(reads: Sequence[bytes]) -> tuple[list[TokenChunk], Finished]:
+    framing, reader = SseDecoder(), ChatDecoder("acme")
+    events = [event for data in reads for event in framing.feed(data)]
+    return [one for event in events if (one := reader.take(event)) is not None], reader.end()
+
+
+def test_a_stream_split_at_every_byte_brings_the_same_answer_and_its_usage():
+    whole = read([STREAM])
+
+    assert whole[1].usage == Usage(prompt_tokens=5, completion_tokens=4)
+    for at in range(len(STREAM)):
+        assert read([STREAM[:at], STREAM[at:]]) == whole, at
