@@ -410,8 +410,10 @@ class _Scan:
 
 def _failure(error: Exception, piece: bytes, begin: int) -> Exception:
     """Returns what the decoder's refusal of a piece says of the whole event."""
-    # a number beyond all bounds may be of no interest, and the halves of a character may fit
-    if isinstance(error, msgspec.ValidationError | RecursionError) or HALF.search(piece):
+    # in what the reader skips, a number beyond all bounds or a wrong character harms nobody, and
+    # the halves of a character may fit
+    lenient = isinstance(error, msgspec.ValidationError | RecursionError) or "UTF-8" in str(error)
+    if lenient or HALF.search(piece):
         return UnreadableError()
     return MalformedError(PLACE.sub(lambda place: f"(byte {int(place[1]) + begin})", str(error)))
 

@@ -216,8 +216,11 @@ async def test_every_way_to_cut_a_stream_after_five_tokens_is_told(fault: str, c
     steps, error = ENDS_AFTER_FIVE[fault]
     sent: list[Step] = [Send(head() if chunked else head(framing="connection: close"))]
     for step in (Send(FIVE), *steps):
-        framed_step = isinstance(step, Send) and chunked and step.data
-        sent.append(Send(framed(step.data)) if framed_step else step)
+        match step:
+            case Send(data) if chunked and data:
+                sent.append(Send(framed(data)))
+            case _:
+                sent.append(step)
     if fault.startswith("clean") and chunked:
         sent[-1:] = [Send(LAST_CHUNK)]
     loop = asyncio.get_running_loop()
