@@ -168,16 +168,16 @@ def i10_bounded_amplification(history: History) -> list[Violation]:
     accepted: dict[str, deque[float]] = {}
     spent: dict[str, deque[float]] = {}
     allowed: Counter[tuple[str, str]] = Counter()
-    reached: set[str] = set()
+    reached: set[tuple[str, str]] = set()  # a hedge reaches one provider, its twin another or none
     for event in history.milestones:
         name = event.deployment
         match event.kind:
             case Kind.ACCEPT:
                 allowed[request_of(event), name] += 1
-                reached.discard(request_of(event))
+                reached.discard((request_of(event), name))
                 accepted.setdefault(name, deque()).append(event.t)
             case Kind.PROVIDER_START:
-                reached.add(request_of(event))
+                reached.add((request_of(event), name))
             case Kind.ATTEMPT_START:
                 allowed[request_of(event), name] -= 1
                 if allowed[request_of(event), name] < 0 and not event.flag("resume"):
@@ -186,8 +186,8 @@ def i10_bounded_amplification(history: History) -> list[Violation]:
             case Kind.RETRY:
                 request = request_of(event)
                 allowed[request, name] += 1
-                if request in reached:
-                    reached.discard(request)
+                if (request, name) in reached:
+                    reached.discard((request, name))
                     spent.setdefault(name, deque()).append(event.t)
                     found += _over_budget(history, event, accepted.get(name, deque()), spent[name])
             case _:

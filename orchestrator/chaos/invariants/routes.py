@@ -9,7 +9,7 @@ from orchestrator.chaos.journal import Kind
 SAVED = 10.0
 """Hedges that a route may have saved up."""
 ON_THE_WAY = 1.0
-"""Hedges that may have been paid for before the savings reached their cap, and dispatched after."""
+"""A hedge may be paid for just before a request, whose `submit` is told first, adds its share."""
 
 
 def i26_no_deployment_twice(history: History) -> list[Violation]:
@@ -54,6 +54,8 @@ def i27_one_bound_on_all_attempts(history: History) -> list[Violation]:
 def i28_few_hedges(history: History) -> list[Violation]:
     """Second attempts beside a first are no more than a route's share of its requests.
 
+    One counts when it is accepted: it is paid for then, and may wait for its slot and permit.
+
     Raises:
         JournalError: A share is no number.
     """
@@ -65,7 +67,7 @@ def i28_few_hedges(history: History) -> list[Violation]:
             route = routes[event.request] = event.text("route")
             share = event.number("hedge_share")
             saved[route] = min(SAVED, saved.get(route, 1.0) + share)
-        elif event.kind is Kind.DISPATCH and event.flag("hedge") and event.request in routes:
+        elif event.kind is Kind.ACCEPT and event.flag("hedge") and event.request in routes:
             route = routes[event.request]
             saved[route] -= 1.0
             if saved[route] < -ON_THE_WAY:

@@ -140,8 +140,8 @@ GOOD: dict[str, str] = {
     "I31": "0 reload number=1\n1 terminal r1 outcome=error code=queue_full",
     "I27": "0 submit r1 attempts=1\n0 dispatch r1 @a #1\n0 attempt_start r1 @a #1\n"
     "1 dispatch r1 @b #2 hedge=true\n1 attempt_start r1 @b #2",
-    "I28": "0 submit r1 route=m hedge_share=0.5\n1 dispatch r1 @b #2 hedge=true\n"
-    "2 submit r2 route=m hedge_share=0.5\n3 dispatch r2 @b #3 hedge=true",
+    "I28": "0 submit r1 route=m hedge_share=0.5\n1 accept r1 deployment=b hedge=true\n"
+    "2 submit r2 route=m hedge_share=0.5\n3 accept r2 deployment=b hedge=true",
     "I29": TOLD.format(later="1") + "2 dispatch r3 @w1 #3\n90 dispatch r4 @w1 #4\n"
     "90.1 key_limited r4 #4 key=0 used_up=true",
     "I30": LEARNS + "0 dispatch r1 @w1 #1\n0.1 dispatch r2 @w2 #2\n0.1 provider_start r1 #1\n"
@@ -361,9 +361,9 @@ BAD: list[tuple[str, str, str]] = [
         "I28",
         (
             "0 submit r1 route=m hedge_share=0.5\n0 submit r2 route=m hedge_share=0.5\n"
-            "0 submit r3 route=m hedge_share=0.5\n1 dispatch r1 @b #2 hedge=true\n"
-            "1 dispatch r2 @b #3 hedge=true\n1 dispatch r3 @b #4 hedge=true\n"
-            "1 dispatch r1 @b #5 hedge=true"
+            "0 submit r3 route=m hedge_share=0.5\n1 accept r1 deployment=b hedge=true\n"
+            "1 accept r2 deployment=b hedge=true\n1 accept r3 deployment=b hedge=true\n"
+            "1 accept r1 deployment=c hedge=true"
         ),
         "beyond the budget of m",
     ),
@@ -477,6 +477,35 @@ def test_a_retry_of_what_never_reached_the_provider_costs_nothing():
     refused = "1 retry r1 not_before=1 depth=1\n1 attempt_start r1 @w1 #2\n" * 20
 
     assert CHECKS["I10"](History(sketch(DISPATCHED + refused))) == []
+
+
+def test_a_retry_here_is_free_though_its_hedge_reached_another_provider():
+    deployments = "".join(
+        f"0 deployment deployment={name} slots=2 queue_capacity=9\n" for name in "ab"
+    )
+    hedged = "0 accept r1 deployment=a\n0 accept r1 deployment=b hedge=true\n"
+    hedged += "0 provider_start r1 @b #2 deployment=b\n"
+    refused = "1 retry r1 deployment=a\n1 attempt_start r1 @a #3 deployment=a\n" * 20
+    reached = "1 provider_start r1 @a #3 deployment=a\n1 retry r1 deployment=a\n" * 20
+
+    assert CHECKS["I10"](History(sketch(deployments + hedged + refused))) == []
+    assert CHECKS["I10"](History(sketch(deployments + hedged + reached))) != []
+
+
+def test_a_hedge_that_waits_for_its_permit_was_paid_for_when_it_was_accepted():
+    def submits(first: int) -> str:
+        return "".join(f"0 submit r{n} route=m hedge_share=0.5\n" for n in range(first, first + 20))
+
+    def told(kind: str, first: int, count: int) -> str:
+        return "".join(f"0 {kind} r{n} #{n} hedge=true\n" for n in range(first, first + count))
+
+    saved_and_saved_again = submits(0) + told("accept", 0, 8) + submits(20)
+    spent = told("dispatch", 0, 8) + told("accept", 20, 10) + told("dispatch", 20, 10)
+
+    assert CHECKS["I28"](History(sketch(saved_and_saved_again + spent))) == []
+    assert (
+        CHECKS["I28"](History(sketch(saved_and_saved_again + spent + told("accept", 30, 2)))) != []
+    )
 
 
 def test_an_event_that_lacks_what_its_kind_needs_is_an_error_of_the_journal():
