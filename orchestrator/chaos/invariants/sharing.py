@@ -1,10 +1,11 @@
 """Who gets the permits of a key that several deployments send. Holds I32.
 
-Only a deployment with an idle slot wants a permit, and a journal shows of a worker that it is idle
-once an attempt of it has ended. Nothing is judged of a deployment whose number of attempts adapts:
-it may have a slot idle on purpose.
+Only a deployment with an idle slot and a closed circuit wants a permit, and a journal shows of a
+worker that it is idle once an attempt of it has ended. Nothing is judged of a deployment whose
+number of attempts adapts: it may have a slot idle on purpose.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -17,27 +18,40 @@ from orchestrator.chaos.journal import Event, Kind
 class _Member:
     """A deployment of several with one account."""
 
+    alive: set[str] = field(default_factory=set[str])
+    """Workers; attempts of those that were poisoned end later."""
     idle: dict[str, float] = field(default_factory=dict[str, float])
     """Worker -> since when it is idle, for certain (seconds)."""
+    closed_since: float = 0.0
+    """When its circuit was closed (seconds); infinite while it isn't."""
     adapts: bool = False
 
     def follow(self, event: Event) -> None:
         match event.kind:
-            case Kind.ATTEMPT_END:
+            case Kind.WORKER_START:
+                self.alive.add(worker_of(event))
+            case Kind.ATTEMPT_END if worker_of(event) in self.alive:
                 self.idle[worker_of(event)] = event.t
+            case Kind.BREAKER:
+                closed = event.text("state") == "closed"
+                self.closed_since = event.t if closed else math.inf
             case Kind.DISPATCH:
                 self.idle.pop(worker_of(event), None)
                 self.adapts = self.adapts or "limit" in event.value
             case Kind.WORKER_DEAD | Kind.KILL:
                 self.idle.pop(worker_of(event), None)
+                self.alive.discard(worker_of(event))
             case Kind.POISON:
                 self.idle.clear()
+                self.alive.clear()
             case _:
                 pass
 
     def wants_one(self, before: float) -> bool:
         """Whether it had a slot to give somebody, for certain, since before then."""
-        return not self.adapts and any(since < before for since in self.idle.values())
+        if self.adapts or self.closed_since >= before:
+            return False
+        return any(since < before for since in self.idle.values())
 
 
 def i32_the_most_urgent_gets_the_key(history: History) -> list[Violation]:
@@ -86,7 +100,8 @@ def _more_urgent(
 ) -> Waiter | None:
     level = served.level(now + ACCEPTED_WITHIN)
     for other in others:
-        waited = other.since < since and other.may_start(since)
-        if waited and other.level(since) > level:
+        # a hedged request waits in two deployments, and may be served by either
+        waits = other.request != served.request and other.since < since and other.may_start(since)
+        if waits and other.level(since) > level:
             return other
     return None

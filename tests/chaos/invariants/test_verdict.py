@@ -33,7 +33,7 @@ LEARNS = "0 deployment slots=2 learns=true permits_burst=2 permits_per_second=1\
 PAIR = (
     "0 deployment deployment=a slots=2 queue_capacity=4 account=k aging=1\n"
     "0 deployment deployment=b slots=2 queue_capacity=4 account=k aging=1\n"
-    "0 attempt_end r0 @a1 #0 deployment=a verdict=none\n"
+    "0 worker_start @a1 deployment=a\n0 attempt_end r0 @a1 #0 deployment=a verdict=none\n"
     "0 accept r1 deployment=a priority=2 deadline=9 depth=1\n"
     "{came} accept r2 deployment=b priority=1 deadline=9 depth=1\n"
     "{at} dispatch r2 @b1 #2 deployment=b\n"
@@ -506,6 +506,23 @@ def test_a_hedge_that_waits_for_its_permit_was_paid_for_when_it_was_accepted():
     assert (
         CHECKS["I28"](History(sketch(saved_and_saved_again + spent + told("accept", 30, 2)))) != []
     )
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        "0 breaker deployment=a state=open",
+        "0.4999 breaker deployment=a state=closed",
+        "0 poison deployment=a cause=crash\n0 attempt_end r0 @a1 #0 deployment=a verdict=none",
+        "0 accept r2 deployment=a priority=2 deadline=9 depth=2\n0 dequeue r1 deployment=a",
+    ],
+)
+def test_who_can_start_nothing_itself_is_not_overtaken_at_a_key(instead: str):
+    *before, last = PAIR.format(came=0.5, at=0.5).splitlines()
+    overtaken, right = "\n".join([*before, last]), "\n".join([*before, instead, last])
+
+    assert CHECKS["I32"](History(sketch(overtaken))) != []
+    assert CHECKS["I32"](History(sketch(right))) == []
 
 
 def test_an_event_that_lacks_what_its_kind_needs_is_an_error_of_the_journal():
