@@ -133,7 +133,10 @@ class RunningDeployment:
         )
         for number in range(len(self.gates.limiter.keys)):
             metrics.for_deployment(plan.name).observe_key(
-                number + 1, lambda number=number: self._key_level(number)
+                number + 1,
+                state=lambda number=number: self._key_level(number),
+                # asked of the limiter each time: another deployment's may take a key's place
+                rate=lambda number=number: self.gates.limiter.keys[number].rate,
             )
 
     def hide(self) -> None:

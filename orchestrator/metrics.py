@@ -138,6 +138,13 @@ KEY_STATE = Gauge(
     ["deployment", "key"],
     registry=REGISTRY,
 )
+KEY_RATE = Gauge(
+    "orchestrator_key_requests_per_minute",
+    "Attempts per minute that each key, by number, may start: by its limit, by what its provider"
+    " tells of it, and by what a 429 has left of that; infinite if nobody limits it.",
+    ["deployment", "key"],
+    registry=REGISTRY,
+)
 KEY_REFUSALS = Counter(
     "orchestrator_key_refusals",
     "Attempts that a provider refused because of the key, by its number and the error's code.",
@@ -288,9 +295,12 @@ class DeploymentMeters:
         """A provider blamed a key (number from 1); `code` is the error's, a closed set."""
         KEY_REFUSALS.labels(self._deployment, str(number), code).inc()
 
-    def observe_key(self, number: int, state: Callable[[], float]) -> None:
-        """Tells a key's gauge where to look when it is scraped (number from 1)."""
+    def observe_key(
+        self, number: int, *, state: Callable[[], float], rate: Callable[[], float]
+    ) -> None:
+        """Tells a key's gauges where to look when they are scraped (number from 1)."""
         KEY_STATE.labels(self._deployment, str(number)).set_function(state)
+        KEY_RATE.labels(self._deployment, str(number)).set_function(rate)
         self._keys.add(str(number))
 
     def observe_hosts(self, *, serving: Callable[[], float], spare: Callable[[], float]) -> None:
@@ -323,6 +333,7 @@ class DeploymentMeters:
             gauge.labels(self._deployment).set_function(_zero)
         for number in self._keys:
             KEY_STATE.labels(self._deployment, number).set_function(_zero)
+            KEY_RATE.labels(self._deployment, number).set_function(_zero)
         for role in self._roles:
             HOST_MEMORY.labels(self._deployment, role).set_function(_zero)
 

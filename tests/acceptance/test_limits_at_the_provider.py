@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from orchestrator import metrics
 from orchestrator.chaos.simulation.world import run
 from orchestrator.errors import (
     UpstreamAuthenticationError,
@@ -211,6 +212,33 @@ def test_fifty_at_once_send_no_more_than_the_provider_said_is_left() -> None:
         return len(recording.seen) - 1
 
     assert run(0, main) == 3
+
+
+def rates(deployment: str) -> list[float | None]:
+    return [
+        metrics.REGISTRY.get_sample_value(
+            "orchestrator_key_requests_per_minute", {"deployment": deployment, "key": number}
+        )
+        for number in ("1", "2")
+    ]
+
+
+def test_the_rate_of_each_key_is_told_by_its_limit_its_provider_and_what_a_429_left_of_it() -> None:
+    async def main() -> list[list[float | None]]:
+        recording = Recording({"bad": [UpstreamRateLimitedError("429", retry_after=5.0)]})
+        plans = keys("bad", "good", limits=RateLimits(requests_per_minute=60, learn=True))
+        system = serving(recording, plans, slots=1)
+        system.start()
+        await system.settled()
+        told = [rates("m")]
+        await ask(system, make_request())
+        recording.standing = (Allowance(remaining=9.0, limit=20.0), None, None, None)
+        await ask(system, make_request())
+        told.append(rates("m"))
+        await system.aclose()
+        return [*told, rates("m")]
+
+    assert run(0, main) == [[60.0, 60.0], [30.0, 20.0], [0.0, 0.0]]
 
 
 def test_r_a_paused_key_of_two_costs_nobody_anything() -> None:

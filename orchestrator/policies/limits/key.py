@@ -154,6 +154,13 @@ class KeyLimiter:
         """Starts per minute that refusals have left it; None if it isn't slowed down."""
         return None if self._throttle is None else self._throttle.per_minute
 
+    @property
+    def rate(self) -> float:
+        """Starts per minute that it has now, whoever said so; infinite if nobody did."""
+        told = self._mirrors.get(Meter.REQUESTS)
+        said = (self._per_minute, self.slowed_to, None if told is None else told.limit)
+        return min((one for one in said if one is not None), default=math.inf)
+
     def too_large(self, prompt: int, answer: int) -> RequestTooLargeError | None:
         """Why no waiting can make such a request possible, or None if it can."""
         amounts = (1, prompt + answer, prompt, answer)

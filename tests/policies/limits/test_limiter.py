@@ -1,6 +1,7 @@
 """Permits: what the provider sees is never more than what was allowed."""
 
 import asyncio
+import math
 
 import hypothesis.strategies as st
 import pytest
@@ -9,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from orchestrator.chaos.simulation.loop import SimLoop
 from orchestrator.chaos.simulation.world import run
-from orchestrator.errors import RequestTooLargeError
+from orchestrator.errors import RequestTooLargeError, UpstreamRateLimitedError
 from orchestrator.policies.limits.key import Permit
 from orchestrator.policies.limits.limiter import RateLimiter
 from orchestrator.policies.limits.settings import RateLimits
@@ -212,6 +213,23 @@ def test_a3_a_request_above_a_whole_bucket_is_refused_at_admission() -> None:
         permits.check(0, 1001)
 
     assert (caught.value.status_code, caught.value.param) == (413, "max_tokens")
+
+
+def test_a_key_that_nobody_limits_has_an_infinite_rate_until_it_is_refused_at_one() -> None:
+    async def main() -> list[float]:
+        key = RateLimiter(RateLimits(learn=True)).keys[0]
+        rates = [key.rate]
+        for _ in range(10):
+            permit = key.reserve(0, 1, now())
+            assert permit is not None
+            await asyncio.sleep(1.0)
+            permit.settle(0, 1)
+        key.refused(UpstreamRateLimitedError("429"), now(), now())
+        rates.append(key.rate)
+        key.restore()
+        return [*rates, key.rate]
+
+    assert run(0, main) == [math.inf, pytest.approx(30.0, abs=0.1), math.inf]
 
 
 def test_without_limits_everything_starts_and_nothing_is_counted() -> None:
