@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +31,13 @@ from orchestrator.config import Config, embedded_default, load, summary
 from orchestrator.connect import connect
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.gateway.chunks import usage_object
-from orchestrator.gateway.keys import file_of_keys, key_budgets, print_keys, print_new_key
+from orchestrator.gateway.keys import (
+    fault_of_budgets,
+    file_of_keys,
+    key_budgets,
+    print_keys,
+    print_new_key,
+)
 from orchestrator.gateway.listener import BindError
 from orchestrator.gateway.screen import folding_table, plain_console, print_findings
 from orchestrator.gateway.usage import print_usage
@@ -82,6 +89,13 @@ class PriorityOption(StrEnum):
     NORMAL = "normal"
     HIGH = "high"
     CRITICAL = "critical"
+
+
+class UnknownPriceOption(StrEnum):
+    """What becomes of a budget in USD over a model whose price nobody knows."""
+
+    REFUSE = "refuse"
+    ALLOW = "allow"
 
 
 class PeriodOption(StrEnum):
@@ -399,6 +413,10 @@ def create_api_key(
         int | None, typer.Option(min=1, help="Tokens that it may use.")
     ] = None,
     per: Annotated[PeriodOption, typer.Option(help="The time of the budget.")] = PeriodOption.MONTH,
+    unknown_price: Annotated[
+        UnknownPriceOption,
+        typer.Option(help="Of models without a price, that a budget in USD covers."),
+    ] = UnknownPriceOption.REFUSE,
     expires_in_days: Annotated[float | None, typer.Option(help="How long it is valid.")] = None,
     admin: Annotated[
         bool, typer.Option("--admin", help="It opens /metrics and /admin, too.")
@@ -419,12 +437,18 @@ def create_api_key(
             requests_per_minute=requests_per_minute,
             tokens_per_minute=tokens_per_minute,
             max_concurrent=max_concurrent,
-            budgets=key_budgets(budget_usd, budget_tokens, per.value),
+            budgets=key_budgets(budget_usd, budget_tokens, per.value, unknown_price.value),
             expires_in_days=expires_in_days,
             admin=admin,
         )
-        path = file_of_keys(_read(config, secrets=False))
-        print_new_key(*create_key(path, wanted, now=_unix_time()), as_json=as_json)
+        read = _read(config, secrets=False)
+        made = create_key(
+            file_of_keys(read),
+            wanted,
+            now=_unix_time(),
+            fault_of=partial(fault_of_budgets, read),
+        )
+        print_new_key(*made, as_json=as_json)
 
 
 @keys_app.command("list")

@@ -6,7 +6,7 @@ read needs no further check.
 
 import ipaddress
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self
@@ -170,6 +170,17 @@ class Config(Section):
         if budget.route not in {None, "*"}:
             return self.all_routes.get(str(budget.route), ())
         return tuple(self.deployments)
+
+    def without_price(self, deployments: Iterable[str]) -> str | None:
+        """Names the first of these whose model has no price, as an error tells it; None if none."""
+        for name in deployments:
+            model = self.deployments[name].runner.model
+            if not any(model.startswith(known) for known in self.prices):
+                return (
+                    f"prices has none for {shown(model)}, which deployment {name} runs, so nobody"
+                    " knows what it costs: add one (0 if it is free), or say unknown_price: allow"
+                )
+        return None
 
     def _secrets(self) -> Iterator[tuple[tuple[str, ...], Secret]]:
         for name, deployment in self.deployments.items():
@@ -404,15 +415,10 @@ def _price_findings(config: Config, document: Document) -> Iterator[Finding]:
     for index, budget in enumerate(config.budgets):
         if budget.usd is None or budget.unknown_price == "allow":
             continue
-        for name in config.covered_by(budget):
-            model = config.deployments[name].runner.model
-            if not any(model.startswith(known) for known in config.prices):
-                path = ("budgets", index, "usd")
-                text = (
-                    f"prices has none for {shown(model)}, which deployment {name} runs, so nobody"
-                    " knows what it costs: add one (0 if it is free), or say unknown_price: allow"
-                )
-                yield Finding(line=document.line_of(path), path=path, text=text)
+        text = config.without_price(config.covered_by(budget))
+        if text is not None:
+            path = ("budgets", index, "usd")
+            yield Finding(line=document.line_of(path), path=path, text=text)
 
 
 def _budget_findings(document: Document) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ deployments:
 routes:
   chat: {deployments: [far]}
 """
+KEYS = "callers: {keys: ./keys.json}\n"
 BAD = """
 deployments:
   far:
@@ -319,7 +320,7 @@ def test_a_command_without_standard_streams_runs_all_the_same(good: str) -> None
 
 def test_keys_are_made_listed_and_revoked(tmp_path: Path):
     path = tmp_path / "gateway.yaml"
-    path.write_text(GOOD + "callers: {keys: ./keys.json}\n", encoding="utf-8")
+    path.write_text(GOOD + KEYS + "prices: {big: {input: 1, output: 2}}\n", encoding="utf-8")
     options = ("--config", str(path))
 
     code, key, _ = run(
@@ -338,6 +339,22 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Path):
     assert revoked[0] == 0
     assert "revoked" in table
     assert "2.50 USD/day" in table
+
+
+def test_a_key_with_a_budget_in_usd_is_not_made_over_a_model_without_a_price(tmp_path: Path):
+    path = tmp_path / "gateway.yaml"
+    path.write_text(GOOD + KEYS, encoding="utf-8")
+    create = ("keys", "create", "ann", "--budget-usd", "2.5", "--config", str(path))
+
+    code, _, told = run(*create)
+    nothing = json.loads(run("keys", "list", "--json", "--config", str(path))[1])
+    allowed, key, _ = run(*create, "--unknown-price", "allow")
+
+    assert code != 0
+    assert 'prices has none for "big", which deployment far runs' in told
+    assert nothing == []
+    assert allowed == 0
+    assert key.startswith("sk-orc-")
 
 
 @pytest.mark.parametrize("command", [("keys", "list", "--config"), ("usage",)])

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.callers.caller import Caller, limiter_of
-from orchestrator.callers.key import id_of, is_key
-from orchestrator.callers.record import KeyRecord, read_records
-from orchestrator.errors import AuthenticationError, ConfigError
+from orchestrator.callers.key import id_of, is_key, shown
+from orchestrator.callers.record import FaultOf, KeyRecord, no_fault, read_records
+from orchestrator.errors import AuthenticationError, ConfigError, one_line
 from orchestrator.policies.budget import Budget
 from orchestrator.request import Priority
 
@@ -38,6 +38,8 @@ class Keyring:
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         self.path = path
         self._clock = clock
+        self.fault_of: FaultOf = no_fault
+        """Says why budgets can't be held; a key that came with some is told of in the log."""
         self._on_budgets: Callable[[BudgetsOfCallers], None] = lambda _: None
         self._records: dict[str, KeyRecord] = {}
         self._callers: dict[str, Caller] = {}
@@ -52,6 +54,24 @@ class Keyring:
         """Tells the callers' own budgets, now and whenever they may have changed."""
         self._on_budgets = on_budgets
         on_budgets(self._budgets())
+
+    def check(self, fault_of: FaultOf) -> None:
+        """Looks whether the budgets of all keys that are valid can be held.
+
+        Raises:
+            ConfigError: Those of one can't.
+        """
+        for record in self._records.values():
+            if (fault := self._fault(record, fault_of)) is not None:
+                raise ConfigError(fault)
+
+    def _fault(self, record: KeyRecord, fault_of: FaultOf) -> str | None:
+        expired = record.expires_at is not None and self._clock() >= record.expires_at
+        if record.revoked_at is not None or expired:
+            return None
+        fault = fault_of(record.routes, record.budgets)
+        key = f"the key {shown(record.id)} of {record.caller} in {self.path}"
+        return None if fault is None else f"{key} has a budget in USD, but {fault}"
 
     def find(self, key: str) -> Caller:
         """Finds whose key it is.
@@ -97,6 +117,8 @@ class Keyring:
             # one whose record is the same keeps what it has counted
             if self._records.get(record.id) != record:
                 self._callers[record.id] = _caller(record)
+                if (fault := self._fault(record, self.fault_of)) is not None:
+                    logger.warning("%s", one_line(fault))
         self._records = {record.id: record for record in records}
         self._callers = {key_id: self._callers[key_id] for key_id in self._records}
         self._on_budgets(self._budgets())

@@ -8,12 +8,14 @@ import msgspec
 from orchestrator.callers.key import PREFIX, digest_of, make_key
 from orchestrator.callers.record import (
     MAX_AMOUNT,
+    FaultOf,
     KeyBudget,
     KeyRecord,
     PriorityName,
     change_records,
     has_one_amount,
     is_name,
+    no_fault,
 )
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import MAX_NAME
@@ -36,19 +38,24 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     admin: bool = False
 
 
-def create_key(path: Path, wanted: NewKey, *, now: float) -> tuple[KeyRecord, str]:
+def create_key(
+    path: Path, wanted: NewKey, *, now: float, fault_of: FaultOf = no_fault
+) -> tuple[KeyRecord, str]:
     """Makes a key; its text is told here and never again.
 
     Args:
         path: The file of keys.
         wanted: What it is to be.
         now: Unix time.
+        fault_of: Says why its budgets can't be held.
 
     Raises:
         InvalidRequestError: Something in it makes no sense; `param` names it.
         ConfigError: The file can't be written.
     """
     _check(wanted)
+    if (fault := fault_of(wanted.routes, wanted.budgets)) is not None:
+        raise InvalidRequestError(fault, param="budgets")
     key_id, key = make_key()
     days = wanted.expires_in_days
     record = KeyRecord(

@@ -34,7 +34,17 @@ class KeyBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     per: Literal["hour", "day", "month"]
     nano_usd: Amount | None = None
     tokens: Amount | None = None
+    unknown_price: Literal["refuse", "allow"] = "refuse"
+    """Whether models without a price are an error, or what they are asked counts nothing."""
     on_exceeded: Literal["reject", "throttle", "warn"] = "reject"
+
+
+FaultOf = Callable[[Sequence[str] | None, Sequence[KeyBudget]], str | None]
+"""Says of a key's routes and budgets why these can't be held; None if they can."""
+
+
+def no_fault(_routes: Sequence[str] | None, _budgets: Sequence[KeyBudget]) -> None:
+    """Where nobody knows of prices."""
 
 
 class KeyRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

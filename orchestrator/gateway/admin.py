@@ -104,7 +104,11 @@ class Admin:
         except msgspec.DecodeError as error:
             raise InvalidRequestError(f"the body is no new key: {error}") from None
         record, key = await asyncio.to_thread(
-            create_key, self._keyring.path, wanted, now=_unix_time()
+            create_key,
+            self._keyring.path,
+            wanted,
+            now=_unix_time(),
+            fault_of=self._keyring.fault_of,
         )
         self._keyring.look()
         return _json(public(record) | {"key": key}, 201)

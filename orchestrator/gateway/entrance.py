@@ -1,12 +1,14 @@
 """From the configuration to the door: who is let in, and what that means where nobody is asked."""
 
 import time
+from functools import partial
 
 from orchestrator.accounts import Accounts
 from orchestrator.callers.door import Door, FindByToken, Rules
 from orchestrator.callers.keyring import Keyring
 from orchestrator.config import Config, reach_fault
 from orchestrator.errors import ConfigError
+from orchestrator.gateway.keys import fault_of_budgets
 from orchestrator.reading.callers import Jwt
 from orchestrator.request import Priority
 
@@ -18,9 +20,13 @@ def make_door(config: Config) -> Door | None:
         config: Its section `callers`.
 
     Raises:
-        ConfigError: The file of keys can't be read, or the address is open to all by mistake.
+        ConfigError: The file of keys can't be read, a budget in it can't be held, or the address is
+            open to all by mistake.
     """
     rules = _rules(config)
+    if rules is not None and rules.keyring is not None:
+        rules.keyring.fault_of = partial(fault_of_budgets, config)
+        rules.keyring.check(rules.keyring.fault_of)
     return None if rules is None else Door(rules)
 
 

@@ -26,13 +26,29 @@ def file_of_keys(config: Config) -> Path:
     return config.callers.keys
 
 
+def fault_of_budgets(
+    config: Config, routes: Sequence[str] | None, budgets: Sequence[KeyBudget]
+) -> str | None:
+    """Why a key's budgets in USD can't be held: a model that they cover has no price."""
+    if all(one.nano_usd is None or one.unknown_price == "allow" for one in budgets):
+        return None
+    served = config.all_routes
+    if routes is None:
+        return config.without_price(config.deployments)
+    return config.without_price(name for route in routes for name in served.get(route, ()))
+
+
 def key_budgets(
-    usd: float | None, tokens: int | None, per: Literal["hour", "day", "month"]
+    usd: float | None,
+    tokens: int | None,
+    per: Literal["hour", "day", "month"],
+    unknown_price: Literal["refuse", "allow"] = "refuse",
 ) -> tuple[KeyBudget, ...]:
-    """The budgets that two options ask for."""
+    """The budgets that a few options ask for."""
     budgets: list[KeyBudget] = []
     if usd is not None:
-        budgets.append(KeyBudget(per=per, nano_usd=round(usd * NANO_PER_USD)))
+        nano_usd = round(usd * NANO_PER_USD)
+        budgets.append(KeyBudget(per=per, nano_usd=nano_usd, unknown_price=unknown_price))
     if tokens is not None:
         budgets.append(KeyBudget(per=per, tokens=tokens))
     return tuple(budgets)

@@ -15,15 +15,18 @@ import logging
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from pydantic import BaseModel
 
 from orchestrator import metrics
 from orchestrator.accounts import Accounts
-from orchestrator.callers.door import Door
+from orchestrator.callers.door import Door, Rules
+from orchestrator.callers.keyring import Keyring
 from orchestrator.config import Config
 from orchestrator.errors import ConfigError, ReloadRefusedError
 from orchestrator.gateway.entrance import changed_rules, tell_budgets
+from orchestrator.gateway.keys import fault_of_budgets
 from orchestrator.plan import OnProgress, plan_budgets, plan_deployments, plan_tariffs
 from orchestrator.wiring import System
 
@@ -153,14 +156,25 @@ class Reloader:
         if self._accounts is None and (config.prices or config.budgets):
             raise ConfigError("prices and budgets need a restart: there were none at the start")
         rules = changed_rules(self._door, self._config, config)
+        keyring = self._keyring_of(rules)
+        fault_of = partial(fault_of_budgets, config)
+        if keyring is not None:
+            keyring.check(fault_of)
         fresh = await self._system.prepare(plans)
         if self._accounts is not None:
             self._accounts.change(plan_tariffs(config), plan_budgets(config))
         if self._door is not None and rules is not None:
             self._door.go_by(rules)
             tell_budgets(self._door, self._accounts)
+        if keyring is not None:
+            keyring.fault_of = fault_of
         self._system.change_over(fresh, plans, routes)
         self.on_change()
+
+    def _keyring_of(self, changed: Rules | None) -> Keyring | None:
+        """The keys that will be asked for."""
+        rules = changed or (self._door and self._door.rules)
+        return None if rules is None else rules.keyring
 
 
 def _changed_keys(before: Config, after: Config) -> Iterator[str]:
