@@ -7,6 +7,8 @@ Rules:
     3. What was really spent is counted when a request has ended, in the window in which it ends.
     4. Spending is kept for each name and period, whatever the limits are, so that a limit may
        change while it is counted.
+    5. The window before is kept, too: a clock that was wrong for a while finds what was spent in
+       the right one. Into one that isn't known it doesn't go back, for that would be empty.
 
 The time comes in from outside: it is the calendar's, which no loop tells.
 """
@@ -52,6 +54,9 @@ class Amount:
     tokens: int = 0
 
 
+NOTHING = Amount()
+
+
 @dataclass(slots=True, eq=False)
 class _Spent:
     """One name's spending in the current window."""
@@ -63,13 +68,16 @@ class _Spent:
     throttled: int = 0
     """Requests that run beyond the budget."""
     warned: bool = False
+    elsewhere: Amount = NOTHING
+    """What was spent in the other window that is known."""
 
     @property
     def in_use(self) -> bool:
         return bool(self.held_nano_usd or self.held_tokens or self.throttled)
 
-    def begin_window(self) -> None:
-        self.nano_usd = self.tokens = 0
+    def change_window(self, spent: Amount) -> None:
+        self.elsewhere = Amount(self.nano_usd, self.tokens)
+        self.nano_usd, self.tokens = spent.nano_usd, spent.tokens
         self.warned = False
 
     def exceeds(self, budget: Budget) -> bool:
@@ -110,20 +118,40 @@ class _Meter:
 
     def __init__(self, period: Period) -> None:
         self.period: Period = period
-        self.ends_at = 0.0
+        self.begins_at, self.ends_at = 0.0, 0.0
+        self._other = 0.0, 0.0
         self._spent: dict[str, _Spent] = {}
 
     def of(self, name: str, now: float) -> _Spent:
-        if now >= self.ends_at:
-            _, self.ends_at = window_of(self.period, now)
-            # running requests keep the very objects that they will give back to
-            self._spent = {known: spent for known, spent in self._spent.items() if spent.in_use}
-            for spent in self._spent.values():
-                spent.begin_window()
+        if not self.begins_at <= now < self.ends_at:
+            self._turn(now)
         spent = self._spent.get(name)
         if spent is None:
             spent = self._spent[name] = _Spent()
         return spent
+
+    def _turn(self, now: float) -> None:
+        """Goes over to another window: a later one, or back to the one before."""
+        here, known = (self.begins_at, self.ends_at), self._knows(now)
+        if known:
+            self.begins_at, self.ends_at = self._other
+        elif now >= self.ends_at:
+            self.begins_at, self.ends_at = window_of(self.period, now)
+        else:
+            return
+        self._other = here
+        for spent in self._spent.values():
+            spent.change_window(spent.elsewhere if known else NOTHING)
+        # running requests keep the very objects that they will give back to
+        self._spent = {
+            name: spent
+            for name, spent in self._spent.items()
+            if spent.in_use or spent.elsewhere != NOTHING or spent.nano_usd or spent.tokens
+        }
+
+    def _knows(self, at: float) -> bool:
+        begin, end = self._other
+        return begin <= at < end
 
 
 class Budgets:

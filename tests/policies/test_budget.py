@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from orchestrator.errors import BudgetExceededError
 from orchestrator.policies.budget import (
+    PERIODS,
     Action,
     Amount,
     Budget,
@@ -97,6 +98,44 @@ def test_a_clock_that_is_set_around_the_end_of_a_window_begins_it_once() -> None
         clock.now += seconds
         with pytest.raises(BudgetExceededError):
             admitted(budgets)
+
+
+@pytest.mark.parametrize("period", PERIODS)
+def test_a_clock_that_jumps_ahead_and_back_finds_what_was_spent_in_its_window(
+    period: Period,
+) -> None:
+    clock = Clock()
+    budgets = Budgets([tokens(100, per=period)], clock)
+    spend(budgets, 60)
+    running = admitted(budgets, holds=10)
+
+    clock.now += 400 * 86_400
+    spend(budgets, 70)
+    clock.now -= 400 * 86_400
+    spend(budgets, 30)  # 60 + 30, and 10 are held
+    with pytest.raises(BudgetExceededError, match=r"resets at 2026-"):
+        admitted(budgets)
+    budgets.settle(running)
+    admitted(budgets)
+    clock.now += 400 * 86_400
+    spend(budgets, 30)
+
+    with pytest.raises(BudgetExceededError, match=r"resets at 2027-"):
+        admitted(budgets)
+
+
+def test_what_was_spent_long_ago_is_held_for_one_more_window_and_no_longer() -> None:
+    clock = Clock()
+    budgets = Budgets([tokens(100)], clock)
+    held: list[int] = []
+
+    for _ in range(3):
+        for number in range(50):
+            spend(budgets, 1, f"{clock.now} {number}")
+        held.append(len(budgets._meters["caller"]["hour"]._spent))
+        clock.now += 3600
+
+    assert held == [50, 100, 100]
 
 
 def test_what_running_requests_hold_counts_until_they_end() -> None:
