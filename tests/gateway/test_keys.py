@@ -68,9 +68,7 @@ def test_a_file_of_keys_whose_budgets_can_not_be_held_is_told_at_the_start(tmp_p
 
     with pytest.raises(ConfigError, match=rf"key sk-orc-{record.id}\S* of ann in .*keys\.json has"):
         make_door(config)
-    assert make_door(
-        config_of(tmp_path, PRICED.replace("big", "'b': {input: 0, output: 0}, s")), None
-    )
+    assert make_door(config_of(tmp_path, PRICED.replace("}\n", ", s: {input: 0, output: 0}}\n")))
     revoke_key(tmp_path / "keys.json", record.id, now=NOW)
     assert make_door(config)
 
