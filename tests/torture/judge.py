@@ -87,7 +87,19 @@ def _out_of_bounds(reading: Reading, records: Sequence[Record]) -> str | None:
     first, rest = (record.bounds(reading.prompt) for record in records)
     if first is None or rest is None:
         return "was read, but a host knows nothing of it"
-    read = len(reading.text.encode()) - rest[0]
+    return lost_or_doubled(len(reading.text.encode()), first, rest)
+
+
+def lost_or_doubled(whole: int, first: tuple[int, int], rest: tuple[int, int]) -> str | None:
+    """Compares bytes that were read with those that a broken host and the next one sent.
+
+    Args:
+        whole: Bytes of a finished answer.
+        first: Bytes that the broken host had sent, and had announced.
+        rest: The same of the next one. It finished the answer, so it has sent what it announced,
+            though it may not have written that down yet when the reader has all of it.
+    """
+    read = whole - rest[1]
     if not first[0] <= read <= first[1]:
         return f"{read} bytes read before the break, {first[0]} to {first[1]} sent"
     return None
