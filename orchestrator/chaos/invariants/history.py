@@ -32,6 +32,8 @@ class Violation:
     """Whose; None if it concerns no single request."""
     text: str
     """When and what, for people."""
+    by_time: bool = False
+    """Whether only something came too late, which proves nothing where there was no core for it."""
 
 
 class History:

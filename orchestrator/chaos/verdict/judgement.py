@@ -85,6 +85,22 @@ class _Case:
     missed: list[str] = field(default_factory=list[str])
     left: list[str] = field(default_factory=list[str])
 
+    def grant(self, strain: float) -> None:
+        """Makes doubts of what came too late where there was no core to do it in time.
+
+        Args:
+            strain: See `Strain.share`.
+        """
+        late = [found for found in self.violations if found.by_time]
+        if strain <= TOO_BUSY or not (self.missed or late):
+            return
+        self.violations = [found for found in self.violations if not found.by_time]
+        self.doubts.append(
+            f"the run waited for a core in {strain:.0%} of the time in which it wanted one: the"
+            " machine is too busy to judge what was expected, and what came late"
+        )
+        self.doubts += [f"{found.id}: {found.text}" for found in late]
+
     def outcome(self) -> Outcome:
         # residue outranks all: the machine is left dirty; a violation is proof whatever else is
         for lines, outcome in (
@@ -125,11 +141,7 @@ def judge_journal(events: Sequence[Event]) -> Verdict:
     if not case.baseline:
         case.doubts = _doubts(ordered, run, faults, world=world)
         case.missed = _missed(run, phases, recovery, faults)
-        if case.missed and (strain := _strain(ordered)) > TOO_BUSY:
-            case.doubts.append(
-                f"the run waited for a core in {strain:.0%} of the time in which it wanted one: the"
-                " machine is too busy to judge what was expected"
-            )
+    case.grant(_strain(ordered))
     return Verdict(
         outcome=case.outcome(),
         scenario=run.text("scenario", f"seed {run.number('seed'):g}"),

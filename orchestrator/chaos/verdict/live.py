@@ -23,6 +23,10 @@ RETRY_SLACK = 0.1
 BY_CALLERS = frozenset(
     {Kind.SUBMIT, Kind.READ, Kind.END_READ, Kind.CANCEL, Kind.READY, Kind.QUEUE_DEPTH}
 )
+SILENCES = ("WorkerHungError", "LoopBlockedError")
+"""What a worker or an engine ends of that got no core for longer than its lease."""
+LATE = frozenset({"deadline_exceeded", "upstream_timeout", "worker_hung"})
+"""Codes of errors that a request ends with which took too long."""
 ENDS = ("exit code of the gateway", "model hosts left")
 RESIDUE = "residue: "
 
@@ -91,7 +95,8 @@ def i3_by_its_deadline(history: History) -> list[Violation]:
             continue  # one that never ends is I1's
         late = terminal.t - accept.number("deadline")
         if late > granted:
-            found.append(Violation("I3", request, f"ended {late:.3f} s after its deadline"))
+            text = f"ended {late:.3f} s after its deadline"
+            found.append(Violation("I3", request, text, by_time=True))
     return found
 
 
@@ -137,7 +142,8 @@ def i8_cancel_ends_at_once(history: History) -> list[Violation]:
             continue
         if terminal is None or terminal.t > cancel.t + granted:
             told = "never" if terminal is None else f"{terminal.t - cancel.t:.3f} s later"
-            found.append(Violation("I8", cancel.request, f"left at {cancel.t} s, ended {told}"))
+            text = f"left at {cancel.t} s, ended {told}"
+            found.append(Violation("I8", cancel.request, text, by_time=terminal is not None))
     return found
 
 
@@ -163,7 +169,12 @@ def i12b_nothing_breaks_by_itself(history: History) -> list[Violation]:
         return []
     ends = (*history.of(Kind.POISON), *history.of(Kind.WORKER_DEAD))
     return [
-        Violation("I12b", None, f"{end.kind} at {end.t} s: {end.text('cause', '?')}, unplanned")
+        Violation(
+            "I12b",
+            None,
+            f"{end.kind} at {end.t} s: {end.text('cause', '?')}, unplanned",
+            by_time=end.text("cause", "").startswith(SILENCES),
+        )
         for end in ends
         if not end.flag("deliberate") and not _draining(history, end)
     ]
@@ -192,7 +203,7 @@ def i14_health_tells_the_truth(history: History) -> list[Violation]:
         ]
         if not seen or seen[0] > landed.t + DEATH_IS_SEEN + slack(history):
             text = f"the death of {landed.deployment} at {landed.t} s was seen too late"
-            found.append(Violation("I14", None, text))
+            found.append(Violation("I14", None, text, by_time=bool(seen)))
     return found
 
 
@@ -205,7 +216,12 @@ def _unready_of_load(history: History) -> list[Violation]:
     drains = [event.t for event in history.of(Kind.PHASE) if event.text("name") == "drain"]
     end = min([*broken, *drains], default=float("inf"))
     return [
-        Violation("I14", None, f"{event.deployment} wasn't ready at {event.t} s, of load alone")
+        Violation(
+            "I14",
+            None,
+            f"{event.deployment} wasn't ready at {event.t} s, of load alone",
+            by_time=True,
+        )
         for event in history.of(Kind.READY)
         if not event.flag("ready") and event.t < end
     ]
@@ -221,7 +237,7 @@ def i22_all_is_well_after_the_heal(history: History) -> list[Violation]:
         if end is None or end.text("outcome") not in ("done", "indeterminate"):
             told = "nothing" if end is None else end.text("code", "")
             text = f"came after the heal and got {told}"
-            found.append(Violation("I22", submit.request, text))
+            found.append(Violation("I22", submit.request, text, by_time=told in LATE))
     return found
 
 

@@ -125,6 +125,35 @@ def test_an_expectation_missed_on_a_machine_without_room_proves_nothing(
     assert ended(run).outcome is outcome
 
 
+@pytest.mark.parametrize(
+    ("share", "outcome"), [(0.2, Outcome.VIOLATED), (0.7, Outcome.INCONCLUSIVE)]
+)
+def test_what_came_too_late_on_a_machine_without_room_is_a_doubt_and_no_violation(
+    share: float, outcome: Outcome
+) -> None:
+    run = a_run()
+    run.record(Kind.WORKER_DEAD, deployment="a", worker="a/0", cause="WorkerHungError: silent")
+    run.record(Kind.SUBMIT, "late", tokens=2)
+    run.record(Kind.ACCEPT, "late", deployment="a", priority=1, deadline=0.1, depth=1)
+    run.record(Kind.DEQUEUE, "late", deployment="a")
+    run.record(Kind.TERMINAL, "late", outcome="canceled")
+    run.record(Kind.END_READ, "late", outcome="indeterminate")
+    run.record(Kind.STRAIN, share=share)
+
+    found = judge_journal(ended(run).journal.events)
+
+    assert found.outcome is outcome
+    assert any("I3: ended" in line for line in found.doubts) is (outcome is Outcome.INCONCLUSIVE)
+
+
+def test_a_token_twice_on_a_machine_without_room_is_a_violation_all_the_same() -> None:
+    run = a_run()
+    run.ask("f2", reads=1)
+    run.record(Kind.STRAIN, share=0.9)
+
+    assert ended(run).outcome is Outcome.VIOLATED
+
+
 def test_a_baseline_that_was_not_met_is_told_before_all_doubts() -> None:
     run = Run()
     run.phase("baseline")
