@@ -195,6 +195,7 @@ def pass_by(
 def after_failure(
     request: PriorityRequest,
     error: OrchestratorError,
+    epoch: int,
     *,
     attempts: int,
     gates: Gates,
@@ -205,12 +206,13 @@ def after_failure(
     Args:
         request: Whose attempt failed.
         error: With what.
+        epoch: Of the attempt. Another one may have begun since: then nothing is its business.
         attempts: Attempts at this deployment so far.
         gates: The deployment's, for its policy, and whether another key would do.
         now: Loop time, seconds.
     """
     channel = request.channel
-    if channel.ending is not None:
+    if channel.ending is not None or not channel.is_written_by(epoch):
         return Canceled()
     delivered = not channel.retract()
     if delivered and not _suspend(request, error):

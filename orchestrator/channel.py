@@ -113,6 +113,10 @@ class Channel:
         """Gives the pen to the attempt with this number, from 1, and takes it from every other."""
         self._epoch = epoch
 
+    def is_written_by(self, epoch: int) -> bool:
+        """Whether that attempt has the pen."""
+        return epoch == self._epoch
+
     def send(self, chunk: TokenChunk, epoch: int) -> bool:
         """Hands over one chunk; False tells the attempt to stop, for nobody will read it."""
         if self._ending is not None or epoch != self._epoch:

@@ -290,6 +290,7 @@ class Engine(LoopActor):
             after_failure(
                 ticket.request,
                 error,
+                slot.epoch,
                 attempts=ticket.attempts,
                 gates=self._gates,
                 now=now,

@@ -141,7 +141,8 @@ class RemoteWorker(LoopActor):
     def _begin(self, assign: Assign) -> None:
         loop = asyncio.get_running_loop()
         request, now = assign.request, loop.time()
-        if request.channel.ending is not None:  # it was canceled while the order was on its way
+        if request.channel.ending is not None or not request.channel.is_written_by(assign.epoch):
+            # it was canceled, or went elsewhere, while the order was on its way
             assign.permit.release()
             self._on_ended(AttemptEnded(self._settings.worker, assign.epoch, Canceled()))
             return
@@ -184,6 +185,7 @@ class RemoteWorker(LoopActor):
             outcome = after_failure(
                 assign.request,
                 result,
+                assign.epoch,
                 attempts=assign.attempts,
                 gates=self._settings.gates,
                 now=now,
