@@ -1,8 +1,10 @@
 """A token's logits are the same to the last bit, whatever goes beside it and however it is cut."""
 
+from copy import deepcopy
+
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.runners.torch.lean import Feed, Lean, UnlikeError
@@ -11,6 +13,7 @@ from orchestrator.runners.torch.memory import Memory, Row
 from tests.runners.torch import tiny
 
 MODEL = tiny.loaded().model
+EXACT = deepcopy(MODEL).double()
 LEAN = Lean(MODEL, context=tiny.CONTEXT, packed=packing(MODEL.dtype, MODEL.device))
 prompts = st.lists(st.integers(0, 275), min_size=2, max_size=200)
 
@@ -29,13 +32,18 @@ def read(rows: Memory, prompt: list[int], cuts: list[int]) -> tuple[Row, torch.T
 
 @settings(max_examples=25, deadline=None)
 @given(prompts)
-def test_the_logits_are_those_of_transformers_own_model(prompt: list[int]) -> None:
+@example([66, 96, 221, 229, 1, 1, 91])
+def test_the_logits_are_as_near_to_the_exact_ones_as_those_of_transformers(
+    prompt: list[int],
+) -> None:
+    # random weights blow a rounding up, of either, by as much as the prompt will have it
     with torch.inference_mode():
-        expected = MODEL(torch.tensor([prompt])).logits[0, -1]
+        theirs = MODEL(torch.tensor([prompt])).logits[0, -1]
+        exact = EXACT(torch.tensor([prompt])).logits[0, -1]
 
     _, logits = read(memory(), prompt, [])
 
-    assert torch.allclose(logits, expected, atol=1e-3)
+    assert (logits - exact).abs().max() < 1e-3 + 2 * (theirs - exact).abs().max()
 
 
 @settings(max_examples=25, deadline=None)
