@@ -195,7 +195,6 @@ def pass_by(
 def after_failure(
     request: PriorityRequest,
     error: OrchestratorError,
-    epoch: int,
     *,
     attempts: int,
     gates: Gates,
@@ -203,16 +202,17 @@ def after_failure(
 ) -> Outcome:
     """Decides what an error means for the request; takes back what nobody has read.
 
+    It takes the pen from whoever has it: who asks makes sure that no other attempt has begun.
+
     Args:
         request: Whose attempt failed.
         error: With what.
-        epoch: Of the attempt. Another one may have begun since: then nothing is its business.
         attempts: Attempts at this deployment so far.
         gates: The deployment's, for its policy, and whether another key would do.
         now: Loop time, seconds.
     """
     channel = request.channel
-    if channel.ending is not None or not channel.is_written_by(epoch):
+    if channel.ending is not None:
         return Canceled()
     delivered = not channel.retract()
     if delivered and not _suspend(request, error):

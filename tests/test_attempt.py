@@ -395,8 +395,7 @@ def decide(request: PriorityRequest, error: OrchestratorError, *, attempts: int 
         retry=RetryPolicy(RetrySettings(initial_backoff=0.001), RetryBudget()),
         limits=StepLimits(),
     )
-    request.channel.begin(EPOCH)
-    return after_failure(request, error, EPOCH, attempts=attempts, gates=gates, now=0.0)
+    return after_failure(request, error, attempts=attempts, gates=gates, now=0.0)
 
 
 async def test_an_error_before_anything_was_read_is_tried_again_and_its_text_taken_back() -> None:
@@ -459,22 +458,6 @@ def test_a_failure_of_a_request_that_has_ended_changes_nothing() -> None:
     assert isinstance(decide(request, UpstreamServerError("500")), Canceled)
 
 
-async def test_who_failed_after_another_attempt_has_begun_takes_nothing_from_it() -> None:
-    trial = Try([])
-    request = trial.request
-    request.seam = Seam.EXACT
-    request.channel.begin(EPOCH + 1)
-
-    outcome = after_failure(
-        request, UpstreamServerError("500"), EPOCH, attempts=1, gates=trial.gates, now=0.0
-    )
-
-    assert isinstance(outcome, Canceled)
-    assert request.resume is None
-    assert request.channel.send(TokenChunk("the newer one's "), EPOCH + 1)
-    trial.permit.release()
-
-
 @pytest.mark.parametrize(("answers", "goes_on"), [(1, True), (2, False)])
 async def test_several_answers_are_never_gone_on_with_though_the_seam_would_allow_it(
     answers: int, goes_on: bool
@@ -488,7 +471,7 @@ async def test_several_answers_are_never_gone_on_with_though_the_seam_would_allo
     await request.channel.receive()
 
     outcome = after_failure(
-        request, UpstreamTruncatedError("cut"), EPOCH, attempts=1, gates=trial.gates, now=0.0
+        request, UpstreamTruncatedError("cut"), attempts=1, gates=trial.gates, now=0.0
     )
 
     assert isinstance(outcome, TryAgain if goes_on else Interrupted)

@@ -283,19 +283,17 @@ class Engine(LoopActor):
         if ticket is None or permit is None:
             return
         permit.spend()
-        now = asyncio.get_running_loop().time()
-        error = _crash(worker, cause)
-        self._settle(
-            ticket,
-            after_failure(
+        outcome: Outcome = Canceled()
+        if self._inflight.holds(ticket):  # else it may have begun elsewhere
+            # whatever the attempt itself has decided, its word comes too late for this ledger
+            outcome = after_failure(
                 ticket.request,
-                error,
-                slot.epoch,
+                _crash(worker, cause),
                 attempts=ticket.attempts,
                 gates=self._gates,
-                now=now,
-            ),
-        )
+                now=asyncio.get_running_loop().time(),
+            )
+        self._settle(ticket, outcome)
 
     def _withdraw(self, ticket: Ticket) -> None:
         slot = self._slots.get(ticket.worker)

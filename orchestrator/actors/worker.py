@@ -167,6 +167,14 @@ class RemoteWorker(LoopActor):
         )
         self._attempt = self.spawn(work, lambda result: self._finish(assign, record, result))
 
+    def _after_failure(self, assign: Assign, error: OrchestratorError, now: float) -> Outcome:
+        request = assign.request
+        if not request.channel.is_written_by(assign.epoch):
+            return Canceled()  # another attempt has begun, or the engine has settled it as lost
+        return after_failure(
+            request, error, attempts=assign.attempts, gates=self._settings.gates, now=now
+        )
+
     def _was_aborted(self, assign: Assign) -> bool:
         # a cancel that nobody asked for was made up by the runner: it is broken
         return assign.request.channel.ending is not None
@@ -182,14 +190,7 @@ class RemoteWorker(LoopActor):
         now = asyncio.get_running_loop().time()
         record.ended_at = now
         if isinstance(result, OrchestratorError) and result.scope != "worker":
-            outcome = after_failure(
-                assign.request,
-                result,
-                assign.epoch,
-                attempts=assign.attempts,
-                gates=self._settings.gates,
-                now=now,
-            )
+            outcome = self._after_failure(assign, result, now)
         elif result is None:
             whole = isinstance(assign.request.channel.ending, Finished)
             outcome = Done() if whole else Canceled()

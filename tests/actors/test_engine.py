@@ -19,7 +19,7 @@ from orchestrator.errors import (
     UpstreamRateLimitedError,
     UpstreamServerError,
 )
-from orchestrator.events import Failed, Finished, FinishReason, Usage
+from orchestrator.events import Failed, Finished, FinishReason, TokenChunk, Usage
 from orchestrator.inflight import Fault
 from orchestrator.policies.limits.settings import RateLimits
 from orchestrator.policies.retry import RetrySettings
@@ -112,6 +112,43 @@ async def test_the_record_of_an_attempt_whose_host_died_names_the_loss() -> None
         await read(request)
 
         assert [record.outcome for record in request.attempts] == ["worker_lost", "done"]
+
+
+@pytest.mark.parametrize("turn", range(8))
+async def test_a_host_that_dies_as_its_attempt_fails_leaves_no_request_behind(turn: int) -> None:
+    # in one of the turns the attempt takes the pen back after its slot was told lost
+    cut = asyncio.Event()
+    stage = Stage(
+        lambda _, call: [cut, UpstreamServerError("500")] if call == 0 else ["b", DONE], local=True
+    )
+    async with asyncio.timeout(5), running({"m": stage}, slots=1) as system:
+        request = make_request()
+        submitted(system, request)
+        await turns(10)
+        stage.kill_host(RuntimeError("segfault"))
+        await turns(turn)
+        cut.set()
+
+        answer = await read(request)
+
+        assert (answer.text, answer.ending) == ("b", DONE)
+        assert at_rest(system)
+
+
+async def test_who_fails_after_another_attempt_has_begun_takes_nothing_from_it() -> None:
+    cut = asyncio.Event()
+    stage = Stage(lambda _request, _call: [cut, UpstreamServerError("500")])
+    async with asyncio.timeout(5), running({"m": stage}, slots=1) as system:
+        request = make_request()
+        submitted(system, request)
+        await turns(10)
+        request.channel.begin(newer := 1_000)
+        cut.set()
+        await turns(10)
+
+        assert [record.outcome for record in request.attempts] == ["canceled"]
+        assert request.channel.send(TokenChunk("the newer one's"), newer)
+        request.channel.end(CANCEL)
 
 
 async def test_an_attempt_whose_caller_left_is_recorded_as_canceled() -> None:
