@@ -49,7 +49,7 @@ _METERS = tuple(Meter)
 class Permit:
     """One attempt's permit; it ends exactly once, later calls do nothing."""
 
-    __slots__ = ("_heard", "_limiter", "_open", "answer", "at", "key", "on_end", "prompt")
+    __slots__ = ("_heard", "_limiter", "_open", "answer", "at", "key", "on_end", "prompt", "unsaid")
 
     def __init__(self, limiter: "KeyLimiter", prompt: int, answer: int, at: float) -> None:
         self._limiter = limiter
@@ -63,20 +63,24 @@ class Permit:
         """Loop time, seconds, at which it was reserved."""
         self.key = 0
         """Which of its deployment's keys it is for, from 0."""
+        self.unsaid = limiter.unsaid
+        """What had been sent of which no answer was ever heard, when this was reserved."""
         self.on_end: Callable[[], None] | None = None
         """Called once, when it has ended."""
 
     def hear(self, standing: Standing) -> None:
         """The head of the answer told how the key stands."""
-        self._answered()
-        self._limiter.hear(standing, asyncio.get_running_loop().time())
+        if not self._heard:
+            self._heard = True
+            self._limiter.answered(self)
+        self._limiter.hear(standing, self, asyncio.get_running_loop().time())
 
     def settle(self, prompt: int, answer: int) -> None:
         """The attempt is over and the provider has seen it; corrects the estimate."""
         if self._open:
             self._open = False
-            if self._limiter.learns:
-                self._answered()
+            if self._limiter.learns and not self._heard:
+                self._limiter.ended_unheard(self)
             self._limiter.close(self, 0, prompt - self.prompt, answer - self.answer)
             if self.on_end is not None:
                 self.on_end()
@@ -89,8 +93,8 @@ class Permit:
         """Nothing was sent: gives everything back."""
         if self._open:
             self._open = False
-            if self._limiter.learns:
-                self._answered()
+            if self._limiter.learns and not self._heard:
+                self._limiter.answered(self)
             self._limiter.close(self, -1, -self.prompt, -self.answer)
             if self.on_end is not None:
                 self.on_end()
@@ -102,11 +106,6 @@ class Permit:
     def accepted(self, now: float) -> None:
         """The attempt was served, so the key is good at this rate."""
         self._limiter.accepted(self.at, now)
-
-    def _answered(self) -> None:
-        if not self._heard:
-            self._heard = True
-            self._limiter.answered(self)
 
 
 class KeyLimiter:
@@ -133,6 +132,8 @@ class KeyLimiter:
         self._throttle: Throttle | None = None
         self.learns = limits.learn
         """Whether what the provider says counts."""
+        self.unsaid = (0, 0, 0, 0)
+        """What has been sent of which no answer was ever heard, in all, by meter."""
         self._unheard = [0, 0, 0, 0]
         self._refusals = 0
         self._started, self._mark = 0, (0.0, 0)
@@ -231,8 +232,8 @@ class KeyLimiter:
         self._throttle = None
         self._mirrors.clear()
 
-    def hear(self, standing: Standing, now: float) -> None:
-        """What the provider says is left."""
+    def hear(self, standing: Standing, permit: Permit, now: float) -> None:
+        """What the provider said was left when it counted that permit's request."""
         if not self.learns:
             return
         for meter, told in zip(_METERS, standing, strict=True):
@@ -240,7 +241,10 @@ class KeyLimiter:
                 continue
             mirror = self._mirrors.get(meter)
             if mirror is None:
-                self._mirrors[meter] = Mirror(told, self._unheard[meter], now)
+                # a first word knows nothing of those that were given up since its request was sent;
+                # the words that follow are held against what has been sent since the first
+                unsaid = self.unsaid[meter] - permit.unsaid[meter]
+                self._mirrors[meter] = Mirror(told, self._unheard[meter] + unsaid, now)
             else:
                 mirror.hear(told, self._unheard[meter], now)
 
@@ -267,6 +271,13 @@ class KeyLimiter:
         throttle = self._throttle
         if throttle is not None and began_at >= throttle.changed_at and throttle.recover(now):
             self._throttle = None
+
+    def ended_unheard(self, permit: Permit) -> None:
+        """The attempt is over without an answer's head; the provider may have counted it."""
+        self.answered(permit)
+        requests, tokens, inputs, outputs = self.unsaid
+        prompt, answer = permit.prompt, permit.answer
+        self.unsaid = requests + 1, tokens + prompt + answer, inputs + prompt, outputs + answer
 
     def answered(self, permit: Permit) -> None:
         """The provider has counted that permit's request, or never will."""

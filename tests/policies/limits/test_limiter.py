@@ -14,7 +14,7 @@ from orchestrator.errors import RequestTooLargeError, UpstreamRateLimitedError
 from orchestrator.policies.limits.key import Permit
 from orchestrator.policies.limits.limiter import RateLimiter
 from orchestrator.policies.limits.settings import RateLimits
-from orchestrator.standing import Meter
+from orchestrator.standing import Allowance, Meter
 
 
 def limiter(*, rpm: float | None = None, tpm: float | None = None) -> RateLimiter:
@@ -230,6 +230,44 @@ def test_a_key_that_nobody_limits_has_an_infinite_rate_until_it_is_refused_at_on
         return [*rates, key.rate]
 
     assert run(0, main) == [math.inf, pytest.approx(30.0, abs=0.1), math.inf]
+
+
+def test_a_first_word_about_a_key_leaves_out_those_given_up_since_its_request_was_sent() -> None:
+    async def main() -> int:
+        permits = RateLimiter(RateLimits(learn=True))
+        early = [permits.reserve(3, 4, now()) for _ in range(2)]
+        first = permits.reserve(3, 4, now())
+        late = [permits.reserve(3, 4, now()) for _ in range(2)]
+        for permit in (*early, *late):
+            assert permit is not None
+            permit.spend()
+        assert first is not None
+        first.hear((Allowance(remaining=10.0, limit=12.0, reset_after=60.0), None, None, None))
+        left = 0
+        while permits.reserve(3, 4, now()) is not None:
+            left += 1
+        return left
+
+    # nobody knows whether it had counted the four when it counted that one
+    assert run(0, main) == 6
+
+
+def test_a_first_word_about_a_key_counts_what_had_ended_before_its_request_was_sent() -> None:
+    async def main() -> int:
+        permits = RateLimiter(RateLimits(learn=True))
+        for _ in range(5):
+            before = permits.reserve(3, 4, now())
+            assert before is not None
+            before.spend()
+        first = permits.reserve(3, 4, now())
+        assert first is not None
+        first.hear((Allowance(remaining=6.0, limit=12.0, reset_after=60.0), None, None, None))
+        left = 0
+        while permits.reserve(3, 4, now()) is not None:
+            left += 1
+        return left
+
+    assert run(0, main) == 6
 
 
 def test_without_limits_everything_starts_and_nothing_is_counted() -> None:
