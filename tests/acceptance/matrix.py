@@ -1,9 +1,10 @@
 """What each API's official shapes say of one answer, told the same way for all of them."""
 
+import copy
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 Json = dict[str, Any]  # Any: foreign JSON, of which a wrong shape fails the test
 SCHEMA: Json = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -203,3 +204,79 @@ FAMILIES = {
         finish="end_turn",
     ),
 }  # fmt: skip
+
+IMAGE = "data:image/png;base64,iVBORw0KGgo="
+FORM: Json = {"type": "json_schema", "name": "a", "schema": SCHEMA}
+
+RICH: dict[str, Json] = {
+    "chat": {
+        "messages": [
+            {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+            {"role": "user", "content": [
+                {"type": "text", "text": "And there?"},
+                {"type": "image_url", "image_url": {"url": IMAGE}}]},
+            *FAMILIES["chat"].asked["messages"][1:],
+        ],
+        "tools": FAMILIES["chat"].asked["tools"],
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
+        "response_format": {
+            "type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}},
+    },
+    "responses": {
+        "input": [
+            {"role": "user", "content": [
+                {"type": "input_text", "text": "And there?"},
+                {"type": "input_image", "image_url": IMAGE}]},
+            {"type": "message", "role": "assistant", "content": [
+                {"type": "output_text", "text": "Look."}]},
+            *FAMILIES["responses"].asked["input"][1:],
+        ],
+        "tools": FAMILIES["responses"].asked["tools"],
+        "tool_choice": {"type": "function", "name": "weather"},
+        "text": {"format": FORM},
+    },
+    "messages": {
+        "max_tokens": 64,
+        "system": [{"type": "text", "text": "Be brief."}],
+        "messages": [
+            {"role": "user", "content": [
+                {"type": "text", "text": "And there?"},
+                {"type": "image", "source": {
+                    "type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}]},
+            FAMILIES["messages"].asked["messages"][1],
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "c0", "content": [
+                    {"type": "text", "text": "drizzle"}]}]},
+        ],
+        "tools": FAMILIES["messages"].asked["tools"],
+        "tool_choice": {"type": "tool", "name": "weather"},
+        "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
+    },
+}  # fmt: skip
+"""A request of each API that has objects at every place."""
+
+OPAQUE = ("parameters", "input_schema", "schema", "input")
+"""Members whose objects are the caller's own, whatever they hold."""
+
+
+def places(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The path of every object in a request but itself."""
+    if isinstance(value, dict):
+        if path:
+            yield path
+        for name, inner in cast("Json", value).items():
+            if name not in OPAQUE or not isinstance(inner, dict):
+                yield from places(inner, (*path, name))
+    elif isinstance(value, list):
+        for place, inner in enumerate(cast("list[object]", value)):
+            yield from places(inner, (*path, place))
+
+
+def with_member(asked: Json, path: Sequence[str | int], name: str) -> Json:
+    """The request with one more member in the object at that place."""
+    changed = copy.deepcopy(asked)
+    inner: Any = changed
+    for step in path:
+        inner = inner[step]
+    inner[name] = "kept?"
+    return changed

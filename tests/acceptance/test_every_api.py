@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 
+import anthropic
 import httpx
 import pytest
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
 
 from orchestrator.config import parse
 from orchestrator.gateway.app import Gateway
@@ -17,13 +20,55 @@ from orchestrator.plan import DeploymentPlan, plan_deployments
 from orchestrator.runners.torch.runner import factory
 from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.wiring import System
-from tests.acceptance.matrix import FAMILIES, Family, Json, Told, events
+from tests.acceptance.matrix import (
+    FAMILIES,
+    RICH,
+    Family,
+    Json,
+    Told,
+    events,
+    places,
+    with_member,
+)
 from tests.acceptance.test_gateway_providers import ARGUMENTS, KINDS
 from tests.fakes import model_host
 from tests.fakes.sse_server import SseServer
 
 pytestmark = pytest.mark.live
 
+ECHOES: dict[str, tuple[str, Callable[[Json], list[Json]]]] = {
+    "chat": (
+        "messages",
+        lambda body: [ChatCompletion.model_validate(body).choices[0].message.model_dump()],
+    ),
+    "responses": (
+        "input",
+        lambda body: [item.model_dump() for item in Response.model_validate(body).output],
+    ),
+    "messages": (
+        "messages",
+        lambda body: [
+            {
+                "role": "assistant",
+                "content": [
+                    block.model_dump() for block in anthropic.types.Message(**body).content
+                ],
+            }
+        ],
+    ),
+}
+"""Where each API has what was said, and an answer as its official client holds it."""
+UNLIKE: Json = {
+    "id": "",
+    "created": 0,
+    "created_at": 0,
+    "completed_at": 0,
+    "output": [],
+    "choices": [],
+}
+CACHED = ("max_tokens", "system", "messages", "tools")
+UNABLE = {"ollama": ("tool_choice",)}
+"""What a kind refuses whole."""
 WORDS = Told("Look.", "", (9, 4), ("c1", "weather", ARGUMENTS))
 
 
@@ -47,12 +92,10 @@ async def gateway(*plans: DeploymentPlan) -> AsyncGenerator[httpx.AsyncClient]:
             await system.aclose()
 
 
-def before(provider: SseServer) -> list[DeploymentPlan]:
+def before(provider: SseServer, **members: object) -> list[DeploymentPlan]:
     """A deployment of each kind; each is called as its kind is."""
-    runners = {
-        kind: {"runner": {"kind": kind, "base_url": provider.url, "model": "m", "api_key": "k"}}
-        for kind in KINDS
-    }
+    runner = {"base_url": provider.url, "model": "m", "api_key": "k", **members}
+    runners = {kind: {"runner": {"kind": kind, **runner}} for kind in KINDS}
     plans, _ = plan_deployments(parse(json.dumps({"deployments": runners})))
     return plans
 
@@ -126,6 +169,91 @@ async def test_tools_results_and_unknown_fields_reach_every_provider() -> None:
             words += ["drizzle", "weather", "Looks out", "Bonn"]
         assert sent["x_own"] == {"deep": [1]}, case
         assert [word for word in words if word not in str(sent["all"])] == [], case
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_unknown_member_anywhere_reaches_the_provider_or_is_refused_by_its_name(
+    kind: str,
+) -> None:
+    lost: list[object] = []
+    answered = refused = 0
+    async with (
+        asyncio.timeout(30),
+        SseServer(KINDS[kind]()) as provider,
+        gateway(*before(provider)) as client,
+    ):
+        for name, asked in RICH.items():
+            rich = {key: value for key, value in asked.items() if key not in UNABLE.get(kind, ())}
+            for path in places(rich):
+                body = {"model": kind, **with_member(rich, path, "x_own")}
+                response = await client.post(FAMILIES[name].path, json=body)
+                sent = provider.requests.pop().body if provider.requests else b""
+                if response.status_code == 400 and "x_own" in response.text:
+                    refused += 1
+                elif response.status_code != 200 or b"x_own" not in sent:
+                    lost.append((name, path, response.text[:200]))
+                else:
+                    answered += 1
+
+    assert lost == []
+    assert answered > 0
+    assert refused > 0  # where a word stands for the object, if nowhere else
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_answer_that_an_official_client_sends_back_is_taken_by_every_provider(
+    kind: str,
+) -> None:
+    async with (
+        asyncio.timeout(30),
+        SseServer(KINDS[kind]()) as provider,
+        gateway(*before(provider)) as client,
+    ):
+        for name, (key, echo) in ECHOES.items():
+            family = FAMILIES[name]
+            asked: Json = {**family.asked, "model": kind}
+            answer = (await client.post(family.path, json=asked)).json()
+            asked[key] = [*asked[key], *echo(answer)]
+            response = await client.post(family.path, json=asked)
+            assert response.status_code == 200, (name, response.text)
+            assert response.json() | UNLIKE == answer | UNLIKE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_where_fields_may_be_dropped_an_unknown_member_costs_no_answer(kind: str) -> None:
+    failed: list[object] = []
+    async with (
+        asyncio.timeout(30),
+        SseServer(KINDS[kind]()) as provider,
+        gateway(*before(provider, drop_params=True)) as client,
+    ):
+        asked = {key: RICH["chat"][key] for key in RICH["chat"] if key != "tool_choice"}
+        for path in places(asked):
+            body = {"model": kind, **with_member(asked, path, "x_own")}
+            response = await client.post(FAMILIES["chat"].path, json=body)
+            if response.status_code != 200:
+                failed.append((path, response.text[:200]))
+
+    assert failed == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "openai"])
+async def test_where_a_prompt_may_be_cached_is_told_to_those_alone_who_cache_it(kind: str) -> None:
+    async with (
+        asyncio.timeout(30),
+        SseServer(KINDS[kind]()) as provider,
+        gateway(*before(provider)) as client,
+    ):
+        asked = {key: RICH["messages"][key] for key in CACHED}
+        marks = [("system", 0), ("tools", 0), ("messages", 0, "content", 1)]
+        marks += [("messages", 1, "content", 0), ("messages", 2, "content", 0)]
+        for path in marks:
+            body = {"model": kind, **with_member(asked, path, "cache_control")}
+            response = await client.post(FAMILIES["messages"].path, json=body)
+            assert response.status_code == 200, (path, response.text)
+
+    told = [request.body.count(b'"cache_control":"kept?"') for request in provider.requests]
+    assert told == [1 if kind == "anthropic" else 0] * len(marks)
 
 
 async def test_every_api_stands_before_a_local_model_which_refuses_what_it_can_not_do() -> None:

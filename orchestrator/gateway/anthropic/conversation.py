@@ -5,6 +5,7 @@ them, and Anthropic wants them first as well.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import msgspec
@@ -12,7 +13,14 @@ import msgspec
 from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message
 from orchestrator.runners.remote.pace import Steps
+from orchestrator.runners.remote.strays import own
 from orchestrator.runners.remote.translation import Object, object_in
+
+TURN = frozenset({"role", "content"})
+RESULT = frozenset({"content", "is_error", "tool_use_id", "type"})
+CALL = frozenset({"id", "input", "name", "type"})
+IMAGE = frozenset({"source", "type"})
+SOURCE = frozenset({"data", "media_type", "type", "url"})
 
 
 def conversation(
@@ -51,10 +59,11 @@ def _user(turn: Object, where: str) -> list[Message]:
             results.append(_result(block, f"{where}.content[{number}]"))
         else:
             rest.append(_part(block, f"{where}.content[{number}]"))
-    fields = _others(turn, {"role", "content"})
+    fields = own(turn, TURN)
     if rest or not results:
         return [*results, Message("user", _plain(rest), fields)]
-    return results
+    *others, last = results
+    return [*others, replace(last, fields={**fields, **last.fields})]
 
 
 def _result(block: Object, where: str) -> Message:
@@ -62,7 +71,7 @@ def _result(block: Object, where: str) -> Message:
     if not isinstance(call_id, str):
         param = f"{where}.tool_use_id"
         raise InvalidRequestError(f"{param} is missing", param=param)
-    fields = _others(block, {"type", "tool_use_id", "content", "is_error"})
+    fields = own(block, RESULT)
     fields["tool_call_id"] = call_id
     if block.get("is_error"):
         fields["is_error"] = True
@@ -87,7 +96,7 @@ def _assistant(turn: Object, where: str) -> Message:
                 signed.append(block)
             case _:
                 parts.append(_part(block, place))
-    fields = _others(turn, {"role", "content"})
+    fields = own(turn, TURN)
     if signed:
         fields["thinking_blocks"] = signed
     if any(reasoning):
@@ -106,8 +115,7 @@ def _call(block: Object, where: str) -> Object:
         raise InvalidRequestError(f"{where}.input must be an object", param=f"{where}.input")
     arguments = msgspec.json.encode(given).decode()
     function = {"name": block["name"], "arguments": arguments}
-    own = _others(block, {"type", "id", "name", "input"})
-    return {"id": block["id"], "type": "function", "function": function, **own}
+    return {**own(block, CALL), "id": block["id"], "type": "function", "function": function}
 
 
 def _blocks(holder: Object, where: str) -> list[Object]:
@@ -146,14 +154,11 @@ def _part(given: Object, where: str) -> Object:
     if kind == "image":
         url = _url(given, where)
         if url is not None:
-            return {
-                "type": "image_url",
-                "image_url": {"url": url},
-                **_others(given, {"type", "source"}),
-            }
+            image = {**own(object_in(given.get("source")), SOURCE), "url": url}
+            return {**own(given, IMAGE), "type": "image_url", "image_url": image}
     if kind == "document":
         return _document(given, where)
-    return given
+    return own(given)
 
 
 def _document(block: Object, where: str) -> Object:
@@ -161,10 +166,10 @@ def _document(block: Object, where: str) -> Object:
     url = _url(block, where)
     if url is None or not url.startswith("data:") or not isinstance(source, dict):
         return block  # a text, blocks, or an address: only the API itself has such documents
-    file: dict[str, object] = {"file_data": url}
+    file = {**own(object_in(block.get("source")), SOURCE), "file_data": url}
     if isinstance(block.get("title"), str):
         file["filename"] = block["title"]
-    return {"type": "file", "file": file, **_others(block, {"type", "source", "title"})}
+    return {**own(block, IMAGE | {"title"}), "type": "file", "file": file}
 
 
 def _url(block: Object, where: str) -> str | None:
@@ -193,7 +198,3 @@ def _plain(parts: list[Object]) -> str | list[Object]:
     if len(parts) == 1 and set(parts[0]) == {"type", "text"}:
         return str(parts[0]["text"])
     return parts
-
-
-def _others(holder: Object, known: set[str]) -> dict[str, object]:
-    return {name: value for name, value in holder.items() if name not in known}

@@ -29,8 +29,10 @@ from orchestrator.gateway.members import (
 )
 from orchestrator.request import Message, Priority, PriorityRequest, SamplingParams
 from orchestrator.runners.remote.pace import Steps
+from orchestrator.runners.remote.strays import own
 
 Object = dict[str, Anything]
+CHOICE = frozenset({"disable_parallel_tool_use", "name", "type"})
 
 
 class CountTokensRequest(msgspec.Struct, kw_only=True):
@@ -169,14 +171,18 @@ def _choice(choice: Object) -> dict[str, object]:
     fields: dict[str, object] = {}
     if choice.get("disable_parallel_tool_use") is True:
         fields["parallel_tool_calls"] = False
+    others = own(choice, CHOICE)
     match choice.get("type"):
+        case "tool" if isinstance(choice.get("name"), str):
+            function = {"name": choice["name"]}
+            fields["tool_choice"] = {**others, "type": "function", "function": function}
+        case "auto" | "none" | "any" if others:
+            param = f"tool_choice.{next(iter(others))[:100]}"
+            raise InvalidRequestError(f"{param} is not known", param=param)
         case "auto" | "none" as mode:
             fields["tool_choice"] = mode
         case "any":
             fields["tool_choice"] = "required"
-        case "tool" if isinstance(choice.get("name"), str):
-            function = {"name": choice["name"]}
-            fields["tool_choice"] = {"type": "function", "function": function}
         case _:
             raise InvalidRequestError(
                 "tool_choice must be of type auto, any, none, or tool with a name",
@@ -191,11 +197,10 @@ def _output(config: Object) -> dict[str, object]:
     wanted = rest.pop("format", None)
     effort = rest.pop("effort", None)
     if isinstance(wanted, dict):
-        schema = cast("dict[str, object]", wanted)
-        fields["response_format"] = {
-            "type": "json_schema",
-            "json_schema": {"name": "output", "schema": schema.get("schema"), "strict": True},
-        }
+        told = cast("dict[str, object]", wanted)
+        schema = {"name": "output", "schema": told.get("schema"), "strict": True}
+        others = own(told, {"type", "schema"})
+        fields["response_format"] = {**others, "type": "json_schema", "json_schema": schema}
     if effort is not None:
         fields["reasoning_effort"] = effort
     if rest:

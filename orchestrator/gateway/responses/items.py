@@ -14,9 +14,17 @@ from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message
 from orchestrator.runners.classify import NOT_JSON
 from orchestrator.runners.remote.pace import Steps
+from orchestrator.runners.remote.strays import own
 from orchestrator.runners.remote.translation import list_in, object_in
 
 Object = Mapping[str, object]
+ITEM = frozenset({"content", "created_by", "id", "role", "status", "type"})
+"""Members of a message that are translated, or are an answer's that clients send back."""
+CALL = ITEM | {"arguments", "call_id", "name"}
+RESULT = ITEM | {"call_id", "output"}
+REASONING = ITEM | {"encrypted_content", "summary"}
+TEXT = frozenset({"annotations", "logprobs", "text", "type"})
+IMAGE = frozenset({"detail", "file_id", "image_url", "type"})
 _blocks = msgspec.json.Decoder(list[dict[str, object]])
 
 
@@ -57,14 +65,15 @@ def _heard(item: Object, where: str) -> Message:
                 raise InvalidRequestError(
                     f"{param} must be user, assistant, system or developer", param=param
                 )
-            return Message(str(role), _content(item.get("content"), f"{where}.content"))
+            content = _content(item.get("content"), f"{where}.content")
+            return Message(str(role), content, own(item, ITEM))
         case "function_call_output":
             call_id = item.get("call_id")
             if not isinstance(call_id, str):
                 param = f"{where}.call_id"
                 raise InvalidRequestError(f"{param} is missing", param=param)
             content = _content(item.get("output"), f"{where}.output")
-            return Message("tool", content, {"tool_call_id": call_id})
+            return Message("tool", content, {**own(item, RESULT), "tool_call_id": call_id})
         case kind:
             text = f"{where}: items of type {str(kind)[:40]!r} can't be taken here"
             raise InvalidRequestError(text, param=f"{where}.type")
@@ -79,6 +88,7 @@ class _Said:
     calls: list[Object] = field(default_factory=list[Object])
     reasoning: list[str] = field(default_factory=list[str])
     signed: list[Object] = field(default_factory=list[Object])
+    own: dict[str, object] = field(default_factory=dict[str, object])
 
     def take(self, item: Object, where: str) -> bool:
         """Takes an item; False if it isn't the model's.
@@ -99,7 +109,7 @@ class _Said:
 
     def tell(self, messages: list[Message]) -> None:
         """Adds what was said as one message, if there is anything."""
-        fields: dict[str, object] = {}
+        fields = self.own
         if self.calls:
             fields["tool_calls"] = self.calls
         if self.refusals:
@@ -112,8 +122,10 @@ class _Said:
             content = plain(self.texts) if self.texts else None
             messages.append(Message("assistant", content, fields))
         self.texts, self.refusals, self.calls, self.reasoning, self.signed = [], [], [], [], []
+        self.own = {}
 
     def _take_message(self, item: Object, where: str) -> None:
+        self.own.update(own(item, ITEM))
         content = item.get("content")
         if isinstance(content, str):
             self.texts.append({"type": "text", "text": content})
@@ -126,6 +138,9 @@ class _Said:
                 self.texts.append(_part(part, f"{where}.content[{number}]"))
 
     def _take_reasoning(self, item: Object, where: str) -> None:
+        for name in own(item, REASONING):
+            param = f"{where}.{name[:100]}"
+            raise InvalidRequestError(f"{param} is not known", param=param)
         secret = item.get("encrypted_content")
         if secret is not None:
             try:
@@ -145,7 +160,7 @@ def _call(item: Object, where: str) -> Object:
         if not isinstance(item.get(name), str):
             raise InvalidRequestError(f"{where}.{name} is missing", param=f"{where}.{name}")
     function = {"name": item["name"], "arguments": item["arguments"]}
-    return {"id": item["call_id"], "type": "function", "function": function}
+    return {**own(item, CALL), "id": item["call_id"], "type": "function", "function": function}
 
 
 def _content(content: object, where: str) -> str | list[Object]:
@@ -165,7 +180,7 @@ def _part(part: Object, where: str) -> Object:
         case "input_text" | "output_text" | "text":
             if not isinstance(part.get("text"), str):
                 raise InvalidRequestError(f"{where}.text must be a text", param=f"{where}.text")
-            return {"type": "text", "text": part["text"]}
+            return {**own(part, TEXT), "type": "text", "text": part["text"]}
         case "input_image":
             url = part.get("image_url")
             if not isinstance(url, str):
@@ -175,7 +190,7 @@ def _part(part: Object, where: str) -> Object:
                 )
             detail = part.get("detail")
             image = {"url": url} | ({} if detail is None else {"detail": detail})
-            return {"type": "image_url", "image_url": image}
+            return {**own(part, IMAGE), "type": "image_url", "image_url": image}
         case "input_file":
             file = {name: value for name, value in part.items() if name != "type"}
             return {"type": "file", "file": file}
@@ -186,7 +201,7 @@ def _part(part: Object, where: str) -> Object:
 
 
 def plain(parts: list[Object]) -> str | list[Object]:
-    """A single text is told as a text: every server takes that."""
-    if len(parts) == 1 and parts[0].get("type") == "text":
+    """A single text without members of its own is told as a text: every server takes that."""
+    if len(parts) == 1 and set(parts[0]) == {"type", "text"}:
         return str(parts[0]["text"])
     return parts or ""

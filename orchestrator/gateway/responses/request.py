@@ -21,6 +21,7 @@ from orchestrator.gateway.members import (
 from orchestrator.gateway.responses.items import Object, messages_of
 from orchestrator.request import Priority, PriorityRequest, SamplingParams
 from orchestrator.runners.remote.pace import Steps
+from orchestrator.runners.remote.strays import own
 from orchestrator.runners.remote.translation import list_in, object_in
 
 STORED = ("previous_response_id", "conversation", "prompt")
@@ -167,11 +168,13 @@ def _choice(choice: str | Object) -> object:
         return choice
     match choice.get("type"):
         case "function":
-            return {"type": "function", "function": {"name": choice.get("name")}}
+            others = own(choice, {"type", "name"})
+            return {**others, "type": "function", "function": {"name": choice.get("name")}}
         case "allowed_tools":
             tools = [_choice(object_in(tool)) for tool in list_in(choice.get("tools"))]
             allowed = {"mode": choice.get("mode", "auto"), "tools": tools}
-            return {"type": "allowed_tools", "allowed_tools": allowed}
+            others = own(choice, {"type", "mode", "tools"})
+            return {**others, "type": "allowed_tools", "allowed_tools": allowed}
         case _:
             return choice
 

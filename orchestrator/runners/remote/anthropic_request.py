@@ -7,7 +7,8 @@
 * `response_format` with a schema is `output_config.format`; JSON without a schema is refused, for
   the API has no such mode. `reasoning_effort` is `output_config.effort`. `thinking`, `top_k`,
   `cache_control` and whatever else is the API's own goes through untouched.
-* A participant's `name` and the `detail` of an image have no place there and are left out.
+* A participant's `name` and the `detail` of an image have no place there and are left out. Members
+  of the API's own go along with their part, call, result or tool.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message, PriorityRequest, SamplingParams
 from orchestrator.runners.remote.pace import Steps
 from orchestrator.runners.remote.settings import RemoteSettings
+from orchestrator.runners.remote.strays import MESSAGE, Strays, beside, own
 from orchestrator.runners.remote.translation import (
     Choice,
     Fields,
@@ -70,7 +72,9 @@ def payload(settings: AnthropicSettings, request: PriorityRequest) -> Steps[dict
         InvalidRequestError: The API can't do it, or a message is of no use; `param` names it.
     """
     fields = Fields(settings, request)
-    system, turns = yield from _conversation(request.messages, settings.provider)
+    strays = Strays(settings)
+    strays.in_fields(fields.rest)
+    system, turns = yield from _conversation(request.messages, settings.provider, strays)
     if not turns:
         raise InvalidRequestError("messages must hold more than system messages", param="messages")
     messages: list[Object] = []
@@ -135,7 +139,7 @@ def _tool(tool: Function | Object) -> Object:
     if not isinstance(tool, Function):
         return tool
     told: dict[str, object] = {
-        **{name: value for name, value in tool.fields.items() if name != "type"},
+        **tool.fields,
         "name": tool.name,
         "input_schema": tool.parameters or NO_ARGUMENTS,
     }
@@ -184,13 +188,17 @@ def _metadata(fields: Fields) -> dict[str, object]:
 
 
 def _conversation(
-    messages: Sequence[Message], provider: str
+    messages: Sequence[Message], provider: str, strays: Strays
 ) -> Steps[tuple[str | list[Object], list[Turn]]]:
     system: list[Object] = []
     turns: list[Turn] = []
     for index, message in enumerate(messages):
         yield
         where = f"messages[{index}]"
+        if message.role == "tool":  # the result's own members go along with it
+            strays.in_parts(message, where)
+        else:
+            strays.in_message(message, where)
         match message.role:
             case "system" | "developer":
                 system += _blocks(message, where, provider, texts_only=True)
@@ -219,9 +227,8 @@ def _said(message: Message, where: str, provider: str) -> list[Object]:
         if not call.call_id:
             param = f"{where}.tool_calls[{number}].id"
             raise InvalidRequestError(f"{param} is missing", param=param)
-        said.append(
-            {"type": "tool_use", "id": call.call_id, "name": call.name, "input": call.arguments}
-        )
+        used = {"id": call.call_id, "name": call.name, "input": call.arguments}
+        said.append({**call.own, "type": "tool_use", **used})
     return said
 
 
@@ -231,12 +238,11 @@ def _result(message: Message, where: str, provider: str) -> Object:
         param = f"{where}.tool_call_id"
         raise InvalidRequestError(f"{param} is missing", param=param)
     content, fields = message.content, message.fields
-    own = {name: fields[name] for name in ("is_error", "cache_control") if name in fields}
     return {
+        **own(fields, MESSAGE - {"is_error"}),
         "type": "tool_result",
         "tool_use_id": call_id,
         "content": content if isinstance(content, str) else _blocks(message, where, provider),
-        **own,
     }
 
 
@@ -256,20 +262,17 @@ def _block(part: Object, where: str, provider: str) -> Object:
     match part["type"]:
         case "image_url":
             source = _source(url_in(part, "image_url", where))
-            return {**_own(part, "image_url"), "type": "image", "source": source}
+            return {**beside(part), "type": "image", "source": source}
         case "file":
-            return {**_own(part, "file"), "type": "document", **_document(part, where)}
+            return {**beside(part), "type": "document", **_document(part, where)}
         case "refusal":
-            return {"type": "text", "text": part.get("refusal")}
+            return {**beside(part), "type": "text", "text": part.get("refusal")}
+        case "text":
+            return {**beside(part), "type": "text", "text": part.get("text")}
         case "input_audio" | "video_url" | "audio_url":
             raise refuse_part(part, where, provider)
-        case _:  # a text, or a block in the API's own shape
+        case _:  # a block in the API's own shape
             return part
-
-
-def _own(part: Object, holder: str) -> Object:
-    """Members besides OpenAI's, such as cache_control."""
-    return {name: value for name, value in part.items() if name not in {"type", holder}}
 
 
 def _source(url: str) -> Object:

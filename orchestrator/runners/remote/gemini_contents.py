@@ -6,7 +6,8 @@
   An id that was made here, because the API gave none, isn't sent.
 * A thought's signature comes back in `extra_content.google.thought_signature` of the call or the
   message that brought it, where Google's own translation has it as well.
-* A participant's `name` and the `detail` of an image have no place there and are left out.
+* A participant's `name` and the `detail` of an image have no place there and are left out. Members
+  of the API's own go along with their part (`videoMetadata`) or call.
 """
 
 import mimetypes
@@ -20,6 +21,7 @@ from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message
 from orchestrator.runners.classify import NOT_JSON
 from orchestrator.runners.remote.pace import Steps
+from orchestrator.runners.remote.strays import Strays, beside, unmarked
 from orchestrator.runners.remote.translation import (
     Object,
     Turn,
@@ -38,7 +40,7 @@ URL_PARTS = ("image_url", "video_url", "audio_url")
 
 
 def conversation(
-    messages: Sequence[Message], provider: str
+    messages: Sequence[Message], provider: str, strays: Strays
 ) -> Steps[tuple[list[Object], list[Turn]]]:
     """Returns the parts of the system instruction, and the turns.
 
@@ -51,6 +53,7 @@ def conversation(
     for index, message in enumerate(messages):
         yield
         where = f"messages[{index}]"
+        strays.in_message(message, where, joined=message.role == "tool")
         match message.role:
             case "system" | "developer":
                 system += _texts(message, where, provider)
@@ -79,7 +82,7 @@ def _said(message: Message, where: str, provider: str) -> list[Object]:
         told: dict[str, object] = {"name": call.name, "args": call.arguments, **_id(call.call_id)}
         signature = _signature(call.fields)
         signed = {} if signature is None else {"thoughtSignature": signature}
-        said.append({"functionCall": told, **signed})
+        said.append({**unmarked(call.own), "functionCall": told, **signed})
     return said
 
 
@@ -118,7 +121,7 @@ def _texts(message: Message, where: str, provider: str) -> list[Object]:
     for number, part in enumerate(parts_of(message)):
         if part["type"] != "text":
             raise refuse_part(part, f"{where}.content[{number}]", provider)
-        texts.append({"text": part["text"]})
+        texts.append({**_own(part), "text": part["text"]})
     return texts
 
 
@@ -129,7 +132,15 @@ def _parts(message: Message, where: str, provider: str) -> list[Object]:
     ]
 
 
+def _own(part: Object) -> Object:
+    return unmarked(beside(part))
+
+
 def _part(part: Object, where: str, provider: str) -> Object:
+    return {**_own(part), **_content(part, where, provider)}
+
+
+def _content(part: Object, where: str, provider: str) -> Object:
     match part["type"]:
         case "text":
             return {"text": part["text"]}

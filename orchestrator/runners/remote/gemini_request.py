@@ -17,6 +17,7 @@ from orchestrator.request import PriorityRequest, SamplingParams
 from orchestrator.runners.remote.gemini_contents import conversation
 from orchestrator.runners.remote.pace import Steps
 from orchestrator.runners.remote.settings import RemoteSettings, address
+from orchestrator.runners.remote.strays import Strays, unmarked
 from orchestrator.runners.remote.translation import (
     Choice,
     Fields,
@@ -83,7 +84,9 @@ def payload(settings: GeminiSettings, request: PriorityRequest) -> Steps[dict[st
         InvalidRequestError: The API can't do it, or a message is of no use; `param` names it.
     """
     fields = Fields(settings, request)
-    system, turns = yield from conversation(request.messages, settings.provider)
+    strays = Strays(settings, known=frozenset({"mime_type"}))
+    strays.in_fields(fields.rest)
+    system, turns = yield from conversation(request.messages, settings.provider, strays)
     if not turns:
         raise InvalidRequestError("messages must hold more than system messages", param="messages")
     contents: list[Object] = []
@@ -187,7 +190,7 @@ def _tools(fields: Fields) -> dict[str, object]:
 
 
 def _declaration(function: Function) -> Object:
-    told: dict[str, object] = {"name": function.name}
+    told: dict[str, object] = {**unmarked(function.fields), "name": function.name}
     if function.description is not None:
         told["description"] = function.description
     if function.parameters:

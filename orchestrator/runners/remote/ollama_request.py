@@ -9,10 +9,12 @@ from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message, PriorityRequest
 from orchestrator.runners.remote.pace import Steps
 from orchestrator.runners.remote.settings import RemoteSettings
+from orchestrator.runners.remote.strays import MESSAGE, Strays, unmarked
 from orchestrator.runners.remote.translation import (
     Fields,
     Function,
     Object,
+    ToolCall,
     calls_of,
     choice_in,
     data_of,
@@ -55,6 +57,8 @@ def payload(settings: RemoteSettings, request: PriorityRequest) -> Steps[Members
     fields.refuse_several()
     if fields.take("service_tier") not in (None, "auto", "default"):
         fields.refuse("service_tier")
+    strays = Strays(settings, messages=False, parts=True)
+    strays.in_fields(fields.rest)
     body: Members = {}
     if tools := _tools(fields):
         body["tools"] = tools
@@ -70,6 +74,7 @@ def payload(settings: RemoteSettings, request: PriorityRequest) -> Steps[Members
     messages: list[Members] = []
     for index, message in enumerate(request.messages):
         place = f"messages[{index}]"
+        strays.in_message(message, place)
         messages.append(_message(fields, settings.provider, message, place, names))
         yield
     body["messages"] = messages
@@ -109,6 +114,7 @@ def _tools(fields: Fields) -> list[Object]:
 
 def _tool(function: Function) -> Object:
     written: Members = {
+        **unmarked(function.fields),
         "name": function.name,
         "description": function.description or "",
         "parameters": function.parameters or {"type": "object", "properties": {}},
@@ -137,7 +143,8 @@ def _message(
             texts.append(str(part.get("text")))
         else:
             images.append(_image(part, f"{where}.content[{place}]", provider))
-    written: Members = {"role": role, "content": "".join(texts)}
+    own = unmarked(message.fields, MESSAGE)
+    written: Members = {**own, "role": role, "content": "".join(texts)}
     if images:
         written["images"] = images
     if thought := message.fields.get("reasoning_content"):
@@ -151,10 +158,13 @@ def _message(
     if calls := calls_of(message, where):
         names.update((call.call_id, call.name) for call in calls)
         written["tool_calls"] = [
-            {"id": call.call_id, "function": {"name": call.name, "arguments": call.arguments}}
-            for call in calls
+            {**unmarked(call.own), "id": call.call_id, "function": _called(call)} for call in calls
         ]
     return written
+
+
+def _called(call: ToolCall) -> Members:
+    return {"name": call.name, "arguments": call.arguments}
 
 
 def _image(part: Object, where: str, provider: str) -> str:

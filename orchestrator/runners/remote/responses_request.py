@@ -11,6 +11,7 @@ from orchestrator.request import Message, PriorityRequest
 from orchestrator.runners.remote.openai_request import OpenAISettings
 from orchestrator.runners.remote.pace import Steps
 from orchestrator.runners.remote.settings import encode, leave_out
+from orchestrator.runners.remote.strays import MESSAGE, PARTS, TOOL, beside, own, unmarked
 from orchestrator.runners.remote.translation import (
     FOREIGN,
     Fields,
@@ -28,14 +29,8 @@ from orchestrator.runners.remote.translation import (
 
 Members = dict[str, object]
 
-MESSAGE_FIELDS = {"tool_calls", "tool_call_id", "refusal"}
-"""Members of a message that are translated."""
-
 KNOWN = ("moderation", "verbosity")
 """Fields of OpenAI's own that this API of OpenAI's has as well."""
-
-FORGOTTEN_FIELDS = {"reasoning_content", "reasoning", "annotations", "audio", "function_call"}
-"""Members of earlier answers that clients send back; the API takes none of them."""
 
 
 def payload(settings: OpenAISettings, request: PriorityRequest) -> Steps[Members]:
@@ -75,16 +70,14 @@ def _sampled(settings: OpenAISettings, request: PriorityRequest) -> Members:
 
 
 def _items(settings: OpenAISettings, message: Message, where: str) -> list[Members]:
-    fields = message.fields
-    for name in fields.keys() - MESSAGE_FIELDS - FORGOTTEN_FIELDS:
-        told_by_the_call = name == "name" and message.role == "tool"
-        if fields[name] is not None and not told_by_the_call:
-            leave_out(settings, f"{where}.{name}", f"takes no {name} in a message")
+    fields, others = message.fields, unmarked(message.fields, MESSAGE)
+    if fields.get("name") is not None and message.role != "tool":  # there the call tells it
+        leave_out(settings, f"{where}.name", "takes no name in a message")
     match message.role:
         case "tool":
             output = _content(settings, message, where) if message.content else ""
-            call = fields.get("tool_call_id")
-            return [{"type": "function_call_output", "call_id": call, "output": output}]
+            told: Members = {"call_id": fields.get("tool_call_id"), "output": output}
+            return [{**others, "type": "function_call_output", **told}]
         case "function":
             raise InvalidRequestError(
                 f"{settings.provider} takes the results of functions as messages of role tool",
@@ -92,7 +85,10 @@ def _items(settings: OpenAISettings, message: Message, where: str) -> list[Membe
             )
         case role:
             said = _content(settings, message, where)
-            spoken: list[Members] = [{"role": role, "content": said}] if said else []
+            spoken: list[Members] = [{**others, "role": role, "content": said}] if said else []
+            if not said:
+                for name in others:
+                    leave_out(settings, f"{where}.{name}", f"takes no {name} without content")
             return spoken + [_called(call) for call in calls_of(message, where)]
 
 
@@ -112,13 +108,15 @@ def _content(settings: OpenAISettings, message: Message, where: str) -> str | li
 def _part(part: Object, where: str, provider: str, *, answered: bool) -> Members:
     kind = part.get("type")
     if kind == "text":
-        return {"type": "output_text" if answered else "input_text", "text": part["text"]}
+        told = {"type": "output_text" if answered else "input_text", "text": part["text"]}
+        return {**unmarked(beside(part)), **told}
     if kind == "image_url":
-        detail = object_in(part.get("image_url")).get("detail") or "auto"
-        url = url_in(part, "image_url", where)
-        return {"type": "input_image", "image_url": url, "detail": detail}
+        image = object_in(part.get("image_url"))
+        others = {**unmarked(beside(part)), **unmarked(image, PARTS["image_url"])}
+        detail, url = image.get("detail") or "auto", url_in(part, "image_url", where)
+        return {**others, "type": "input_image", "image_url": url, "detail": detail}
     if kind == "file" and (file := object_in(part.get("file"))):
-        return {"type": "input_file", **file}
+        return {**unmarked(beside(part)), "type": "input_file", **file}
     if kind in ("input_audio", "file"):
         refusal = refuse_part(part, where, provider)
         raise refusal
@@ -128,6 +126,7 @@ def _part(part: Object, where: str, provider: str, *, answered: bool) -> Members
 def _called(call: ToolCall) -> Members:
     written = object_in(call.fields.get("function")).get("arguments")
     return {
+        **unmarked(call.own),
         "type": "function_call",
         "call_id": call.call_id,
         "name": call.name,
@@ -141,6 +140,7 @@ def _tools(fields: Fields, given: object) -> None:
     for tool in tools_in(fields):
         if isinstance(tool, Function):
             written: Members = {
+                **unmarked(tool.fields),
                 "type": "function",
                 "name": tool.name,
                 "description": tool.description,
@@ -162,16 +162,19 @@ def _named(choice: object) -> object:
     told = object_in(choice)
     function, allowed = object_in(told.get("function")), object_in(told.get("allowed_tools"))
     if function:
-        return {"type": "function", "name": function.get("name")}
+        return {**own(told, TOOL), **own(function), "type": "function"}
     if allowed:
         named = [_named(tool) for tool in list_in(allowed.get("tools"))]
-        return {"type": "allowed_tools", **allowed, "tools": named}
+        others = own(told, {"allowed_tools"})
+        return {"type": "allowed_tools", **others, **allowed, "tools": named}
     return choice
 
 
 def _response_format(fields: Fields, given: object) -> None:
-    schema = object_in(object_in(given).get("json_schema"))
-    form = {"type": "json_schema", **schema} if schema else given
+    told = object_in(given)
+    schema = object_in(told.get("json_schema"))
+    others = own(told, {"json_schema"})
+    form = {**others, "type": "json_schema", **schema} if schema else given
     fields.rest["text"] = {"format": form, **object_in(fields.rest.get("text"))}
 
 

@@ -3,8 +3,8 @@
 Rules:
     1. What changes the answer is translated, or refused by name, or left out where the deployment
        says `drop_params`; never lost in silence.
-    2. What has no bearing on the answer (`HINTS`) is left out where the provider has no place for
-       it.
+    2. What has no bearing on the answer (`HINTS`, `strays.MARKS`) is left out where the provider
+       has no place for it.
     3. What isn't OpenAI's is the provider's own, and goes through untouched.
 """
 
@@ -18,6 +18,7 @@ from orchestrator.errors import InvalidRequestError
 from orchestrator.request import Message, PriorityRequest
 from orchestrator.runners.classify import NOT_JSON
 from orchestrator.runners.remote.settings import RemoteSettings
+from orchestrator.runners.remote.strays import CALL, CALLED_FUNCTION, FUNCTION, TOOL, own
 
 HINTS = (
     "metadata",
@@ -182,6 +183,8 @@ class ToolCall:
     name: str
     arguments: Object
     fields: Object
+    own: Object
+    """Its members that OpenAI doesn't have, and its function's."""
 
 
 def calls_of(message: Message, where: str) -> list[ToolCall]:
@@ -199,7 +202,9 @@ def calls_of(message: Message, where: str) -> list[ToolCall]:
         if not isinstance(name, str):
             raise InvalidRequestError(f"{place} calls no function", param=place)
         arguments = _arguments(function.get("arguments"), f"{place}.function.arguments")
-        calls.append(ToolCall(call_id if isinstance(call_id, str) else "", name, arguments, call))
+        call_id = call_id if isinstance(call_id, str) else ""
+        others = {**own(call, CALL), **own(function, CALLED_FUNCTION)}
+        calls.append(ToolCall(call_id, name, arguments, call, others))
     return calls
 
 
@@ -225,7 +230,7 @@ class Function:
     """JSON Schema of the arguments; empty if there are none."""
     strict: bool | None
     fields: Object
-    """Other members of the tool, the provider's own."""
+    """Other members of the tool and of its function, the provider's own."""
 
 
 def tools_in(fields: Fields) -> list[Function | Object]:
@@ -260,7 +265,7 @@ def _function(tool: Object, place: str) -> Function:
         description=description if isinstance(description, str) else None,
         parameters=object_in(function.get("parameters")),
         strict=strict if isinstance(strict, bool) else None,
-        fields={key: value for key, value in tool.items() if key not in {"type", "function"}},
+        fields={**own(tool, TOOL), **own(function, FUNCTION)},
     )
 
 
