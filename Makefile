@@ -46,7 +46,7 @@ run: $(MODEL)      ## the gateway with the default configuration; make run CONFI
 test: $(MODEL)     ## all tests, two files at a time; make test ARGS='-k breaker'
 	@$(RUN) -m pytest --numprocesses '$(JOBS)' --dist loadfile --no-loadscope-reorder $(ARGS)
 
-check: lint types imports test sim sim-selftest  ## everything that CI runs
+check: lint types imports sim sim-selftest test chaos  ## everything that CI runs
 
 lint: $(READY)     ## ruff, rules and format
 	@$(RUN) -m ruff check .

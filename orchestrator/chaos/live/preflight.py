@@ -9,13 +9,14 @@ from pathlib import Path
 import msgspec
 
 from orchestrator.chaos.attendant.service import DebugState
-from orchestrator.chaos.journal import Event, Journal, Kind
+from orchestrator.chaos.journal import Event, Journal, Kind, Scalar
 from orchestrator.chaos.live.figures import describe
 from orchestrator.chaos.live.options import Options, again
 from orchestrator.chaos.live.own import write_config
 from orchestrator.chaos.live.places import opened
 from orchestrator.chaos.live.reach import must_be_within_reach
 from orchestrator.chaos.live.target import Target, attached, started
+from orchestrator.chaos.provenance import FROM, hash_of, provenance
 from orchestrator.chaos.provider.front import Front
 from orchestrator.chaos.verdict.steady import bounds_of
 from orchestrator.config import load
@@ -93,8 +94,15 @@ def _introduce(options: Options, journal: Journal) -> None:
         exposed=scenario.expect.exposed,
         planted=options.planted,
         again=again(options),
-        more=bounds_of(scenario),
+        more={**bounds_of(scenario), **_origin(options)},
     )
+
+
+def _origin(options: Options) -> dict[str, Scalar]:
+    origin = {f"{FROM}{name}": told for name, told in provenance().items()}
+    if options.config is not None:
+        origin[f"{FROM}config"] = hash_of(options.config)
+    return {**origin}
 
 
 async def _start(

@@ -27,6 +27,7 @@ def as_plain(verdict: Verdict) -> dict[str, object]:
         "mode": verdict.mode,
         "seed": verdict.seed,
         "planted": verdict.planted,
+        "provenance": dict(verdict.provenance),
         "seconds": verdict.seconds,
         "recovery_seconds": verdict.recovery,
         "slack_seconds": verdict.slack,

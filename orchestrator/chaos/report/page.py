@@ -80,6 +80,7 @@ def as_html(verdict: Verdict, events: Sequence[Event], replay: str) -> str:
         _invariants(verdict),
         _requests(verdict, ordered, violating),
         f"<h2>Run it again</h2><pre>{escape(replay)}</pre>",
+        _lines("With", [f"{name} {told}" for name, told in verdict.provenance.items()]),
     ]
     title = escape(f"{verdict.scenario}: {verdict.in_words}")
     return (

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from orchestrator.chaos.provenance import provenance
 from orchestrator.chaos.scenario.sections import Scenario
 from orchestrator.chaos.simulation.campaign import Outcome, Settings, Tally
 
@@ -60,6 +61,7 @@ def as_json(tally: Tally, settings: Settings) -> str:
             "exit_code": exit_code(tally, settings),
             "scenario": settings.scenario.name if settings.scenario else None,
             "mode": settings.scenario.mode if settings.scenario else settings.mode,
+            "provenance": provenance(),
             "seeds": tally.seeds,
             "requests": tally.requests,
             "faults": tally.faults,

@@ -8,6 +8,7 @@ from enum import IntEnum
 from orchestrator.chaos.invariants.history import History, Violation
 from orchestrator.chaos.invariants.verdict import CHECKS
 from orchestrator.chaos.journal import Event, JournalError, Kind
+from orchestrator.chaos.provenance import FROM
 from orchestrator.chaos.scenario.values import read_bound
 from orchestrator.chaos.verdict.faults import FaultRecord, faults_of
 from orchestrator.chaos.verdict.figures import (
@@ -51,6 +52,8 @@ class Verdict:
     again: str
     """The command that ran it; empty of a simulated one."""
     planted: str
+    provenance: Mapping[str, str]
+    """What was run: versions, the commit, the configuration's hash; empty of a simulated run."""
     checked: Mapping[str, int]
     """Subjects that each invariant was tried on, by its id."""
     violations: Sequence[Violation]
@@ -150,6 +153,11 @@ def judge_journal(events: Sequence[Event]) -> Verdict:
         seed=int(run.number("seed")),
         again=run.text("again", ""),
         planted=run.text("planted", ""),
+        provenance={
+            name.removeprefix(FROM): str(told)
+            for name, told in run.value.items()
+            if name.startswith(FROM)
+        },
         checked={name: _subjects(name, history) for name in checks},
         violations=case.violations,
         faults=faults,

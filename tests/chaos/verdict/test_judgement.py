@@ -1,5 +1,8 @@
 """The outcome of a journal, and which of several outcomes counts."""
 
+import hashlib
+import platform
+from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -15,6 +18,7 @@ from orchestrator.chaos.journal import (
     line_of,
     read_journal,
 )
+from orchestrator.chaos.provenance import hash_of, provenance
 from orchestrator.chaos.report.document import SCHEMA, as_json, as_junit
 from orchestrator.chaos.report.files import write_all
 from orchestrator.chaos.report.page import as_html
@@ -269,6 +273,33 @@ def test_the_report_as_json_has_a_version_and_every_invariant() -> None:
     assert report["conclusive"] is True
     assert set(report["invariants"]) == set(verdict.checked)
     assert report["faults"][0]["evidence"] == "state T in /proc"
+
+
+def test_the_report_says_what_was_run_and_nothing_of_what_is_configured(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.yaml"
+    config.write_text("deployments: {m: {runner: {kind: openai, api_key: sk-secret}}}")
+    run = a_run(from_commit="0123abc", from_pykka=version("pykka"), from_config=hash_of(config))
+    verdict = judge_journal(ended(run).journal.events)
+
+    report = msgspec.json.decode(as_json(verdict))
+    page = as_html(verdict, run.journal.events, "")
+
+    assert report["provenance"] == {
+        "commit": "0123abc",
+        "pykka": version("pykka"),
+        "config": hashlib.sha256(config.read_bytes()).hexdigest()[:16],
+    }
+    assert f"pykka {version('pykka')}" in page
+    assert "sk-secret" not in page
+
+
+def test_what_runs_here_is_told_with_its_versions() -> None:
+    found = provenance()
+
+    assert found["python"] == platform.python_version()
+    assert {name: found[name] for name in ("pykka", "httpx", "torch")} == {
+        name: version(name) for name in ("pykka", "httpx", "torch")
+    }
 
 
 def test_the_report_for_ci_fails_where_the_verdict_does() -> None:
