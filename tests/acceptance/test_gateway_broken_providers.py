@@ -8,7 +8,18 @@ import httpx
 import pytest
 
 from tests.acceptance.test_gateway_providers import KINDS, gateway_to
-from tests.fakes.sse_server import Close, Send, SseServer, Step, Wait, delta, framed, head
+from tests.fakes.sse_server import (
+    Close,
+    Reset,
+    Send,
+    SseServer,
+    Step,
+    Wait,
+    answer,
+    delta,
+    framed,
+    head,
+)
 
 pytestmark = pytest.mark.live
 
@@ -112,3 +123,31 @@ async def test_comments_never_stand_between_the_lines_of_one_event() -> None:
     assert all(block == b": keep-alive" or block.startswith(b"data: ") for block in blocks)
     assert b'"two"' in told
     assert blocks[-1] == b"data: [DONE]"
+
+
+async def test_half_a_tool_call_is_never_followed_by_another_attempts() -> None:
+    read = asyncio.Event()
+    function = {"name": "run", "arguments": '{"code":"pri'}
+    half = delta(tool_calls=[{"index": 0, "id": "c", "function": function}])
+    whole = answer(half, delta(finish="tool_calls"))
+    told = b""
+    async with (
+        asyncio.timeout(10),
+        SseServer([Send(head() + framed(half)), Wait(read), Reset()], whole) as provider,
+        gateway_to(provider) as client,
+        httpx.AsyncClient(base_url=str(client.base_url)) as caller,
+        caller.stream(
+            "POST",
+            "chat/completions",
+            json={"model": "openai", "messages": CHAT, "stream": True},
+        ) as response,
+    ):
+        async for piece in response.aiter_bytes():
+            told += piece
+            read.set()
+
+        assert len(provider.requests) == 1
+
+    assert told.count(b"pri") == 1
+    assert b'"upstream_truncated"' in told
+    assert b"[DONE]" not in told
