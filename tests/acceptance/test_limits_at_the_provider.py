@@ -165,6 +165,50 @@ def test_no_minute_of_ten_sees_more_tokens_than_the_limit_and_nearly_all_are_use
     assert books == pytest.approx(1.0, abs=0.1)
 
 
+def test_no_minute_of_ten_sees_more_input_or_output_tokens_than_each_of_their_limits() -> None:
+    inputs, outputs, load = 12_000, 9_000, 600  # a minute allows about 120 requests
+
+    async def main() -> tuple[list[tuple[float, float]], list[tuple[float, float]], Counter[str]]:
+        loop, chance = asyncio.get_running_loop(), random.Random(7)
+        asked: list[tuple[float, float]] = []
+        told: list[tuple[float, float]] = []
+
+        def script(request: PriorityRequest, _call: int) -> list[Line]:
+            asked.append((loop.time(), request.estimated_prompt_tokens))
+            fate = chance.random()
+            if fate < 0.1:
+                return [UpstreamServerError("500")]
+            if fate < 0.15:
+                return [UpstreamRateLimitedError("429", retry_after=chance.choice((0.5, 2.0)))]
+            used = chance.randint(1, request.estimated_answer_tokens)
+            told.append((loop.time(), used))
+            prompt = request.estimated_prompt_tokens
+            usage = Usage(prompt_tokens=prompt, completion_tokens=used)
+            return ["a", chance.uniform(0.0, 0.1), Finished(FinishReason.STOP, usage)]
+
+        limits = RateLimits(input_tokens_per_minute=inputs, output_tokens_per_minute=outputs)
+        async with running(
+            {"m": Stage(script)}, slots=16, limits=limits, breaker=NEVER_OPEN, queue_capacity=1000
+        ) as system:
+            requests: list[PriorityRequest] = []
+            for _ in range(10 * load):
+                request = make_request(timeout=20.0, max_tokens=100)
+                request.estimated_prompt_tokens = chance.randint(50, 150)
+                system.router.submit(request)
+                requests.append(request)
+                await asyncio.sleep(MINUTE / load)
+            answers = [await read(request) for request in requests]
+            assert_at_rest(system, 16)
+        return asked, told, codes(answers)
+
+    asked, told, outcome = run(0, main)
+
+    assert most_in_a_minute(asked) <= inputs
+    assert most_in_a_minute(told) <= outputs
+    assert sum(amount for _, amount in asked) >= 0.9 * 10 * inputs  # the one that runs out first
+    assert outcome["ok"] >= 0.7 * len(asked)
+
+
 def test_once_settled_the_books_are_within_two_percent_of_what_was_really_used() -> None:
     async def main() -> tuple[float, float]:
         chance, used = random.Random(6), 0

@@ -15,6 +15,7 @@ from orchestrator.errors import (
 )
 from orchestrator.events import Failed, Finished, FinishReason, TokenChunk
 from orchestrator.plan import RoutePlan
+from orchestrator.policies.breaker import Forced
 from orchestrator.policies.retry import RetrySettings
 from orchestrator.routing.hedging import FEWEST_SAMPLES, SAMPLES, HedgeSettings, Hedging
 from orchestrator.routing.race import Race
@@ -167,6 +168,20 @@ def test_there_are_no_hedges_in_a_partial_outage_or_beyond_the_budget():
     assert out.choose(route[1:]) is None
     assert well.choose(whole[1:]) is whole[1]
     assert spent == pytest.approx(50, abs=2)
+
+
+@pytest.mark.parametrize(("held_open", "asked"), [(None, 1), ("open", 0)])
+def test_while_one_of_a_route_lets_nothing_through_a_slow_one_is_waited_for(
+    held_open: Forced | None, asked: int
+):
+    async def main() -> tuple[str, int]:
+        stages = {"a": always(3.0, "a", DONE), "b": always("b", DONE), "c": always("c", DONE)}
+        async with running(stages, hedged("a", "b", "c")) as system:
+            system.deployments["c"].gates.breaker.force(held_open)
+            answer = await ask(system, make_request())
+            return answer.text, len(stages["b"].calls)
+
+    assert run(0, main) == ("b" if asked else "a", asked)
 
 
 def test_a_second_deployment_without_an_idle_slot_is_not_asked():
