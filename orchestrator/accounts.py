@@ -19,8 +19,8 @@ from orchestrator.errors import ConfigError, LedgerUnavailableError
 from orchestrator.events import Failed, Finished, Usage
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.row import Row
-from orchestrator.ledger.store import By
-from orchestrator.policies.budget import Amount, Budget, Budgets, Hold, window_of
+from orchestrator.ledger.store import By, Spending
+from orchestrator.policies.budget import Amount, Budget, Budgets, Hold, Scope, window_of
 from orchestrator.policies.pricing import NANO_PER_USD, Price
 from orchestrator.request import AttemptRecord, Priority, PriorityRequest
 
@@ -84,11 +84,21 @@ class Accounts:
         begins: list[tuple[By, int]] = [
             (scope, int(window_of(period, now)[0] * 1000)) for scope, period in meters
         ]
-        found = self._ledger.open(begins)
+        found = self._ledger.open(begins, self._learn if budgets is not None else None)
         if budgets is not None:
             for (scope, period), groups in zip(meters, found, strict=False):
                 for name, nano_usd, tokens in groups:
                     budgets.remember(scope, period, name, Amount(nano_usd, tokens))
+
+    def _learn(self, found: Sequence[Spending]) -> None:
+        """Others who write into the same ledger have spent something."""
+        if self._budgets is None:
+            return
+        for one in found:
+            names: dict[Scope, str] = {"caller": one.caller, "route": one.route}
+            if one.deployment:
+                names["deployment"] = one.deployment
+            self._budgets.learn(names, one.at, Amount(one.nano_usd, one.tokens))
 
     def stop(self) -> None:
         """Writes what is left, and ends the ledger's thread."""

@@ -44,11 +44,16 @@ async def booked(
     budgets: Sequence[Budget] = (),
     price: Price | None = PRICE,
     on_failure: Any = "serve",
+    look_seconds: float = 1.0,
 ) -> AsyncGenerator[System]:
     accounts = Accounts(
         {name: Tariff(model=f"model-{name}", price=price) for name in stages},
         budgets=Budgets(budgets, lambda: NOW) if budgets else None,
-        ledger=Ledger(LedgerSettings(path=path, on_failure=on_failure)) if path else None,
+        ledger=(
+            Ledger(LedgerSettings(path=path, on_failure=on_failure, look_seconds=look_seconds))
+            if path
+            else None
+        ),
         clock=lambda: NOW,
     )
     retry = RetrySettings(max_attempts=2, initial_backoff=0.001, max_backoff=0.001)
@@ -233,6 +238,29 @@ async def test_a_budget_survives_a_restart_through_the_ledger(tmp_path: Path) ->
             await ask(system, make_request())
         async with booked(tmp_path / "u", stages, budgets=[budget]) as system:
             error = await error_of(system, make_request())
+
+    assert error.code == "budget_exceeded"
+
+
+async def test_what_another_gateway_spends_counts_where_the_ledger_is_the_same(
+    tmp_path: Path,
+) -> None:
+    budget = Budget(scope="route", name="m", per="month", tokens=20)
+    stages = {"m": always("a", ENDING)}
+    async with (
+        asyncio.timeout(5),
+        booked(tmp_path / "u", stages, budgets=[budget], look_seconds=0.01) as one,
+        booked(tmp_path / "u", stages, budgets=[budget]) as other,
+    ):
+        await ask(other, make_request())
+        await ask(other, make_request())
+        accounts = one._accounts
+        assert accounts is not None
+        assert accounts._budgets is not None
+        spent = accounts._budgets._meters["route"]["month"].of("m", NOW)
+        while spent.tokens < 28:  # noqa: ASYNC110 - a thread tells of it, through the loop
+            await asyncio.sleep(0)
+        error = await error_of(one, make_request())
 
     assert error.code == "budget_exceeded"
 

@@ -6,11 +6,12 @@ whoever asks `available`.
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import sqlite3
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,8 +19,8 @@ from typing import Literal
 from orchestrator import metrics
 from orchestrator.ledger.row import Row, line_of
 from orchestrator.ledger.spool import SEGMENT_BYTES, Spool
-from orchestrator.ledger.store import By, Store
-from orchestrator.ledger.writer import Writer, take_leftovers
+from orchestrator.ledger.store import By, Spending, Store
+from orchestrator.ledger.writer import Lookout, Writer, take_leftovers
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ class LedgerSettings:
     path: Path
     on_failure: Literal["serve", "refuse"] = "serve"
     segment_bytes: int = SEGMENT_BYTES
+    look_seconds: float = 1.0
+    """Between two looks at what other processes have added, if anybody wants to know."""
 
 
 class Ledger:
@@ -57,7 +60,11 @@ class Ledger:
         """False while rows can't be written and the settings say to serve nothing then."""
         return not self._kept or self._settings.on_failure == "serve"
 
-    def open(self, sums: Iterable[tuple[By, int]] = ()) -> list[list[tuple[str, int, int]]]:
+    def open(
+        self,
+        sums: Iterable[tuple[By, int]] = (),
+        on_others: Callable[[Sequence[Spending]], None] | None = None,
+    ) -> list[list[tuple[str, int, int]]]:
         """Takes over what a process that died has left, and starts the writing thread.
 
         It blocks as long as that takes, so it comes before anything is served. A store that can't
@@ -65,16 +72,20 @@ class Ledger:
 
         Args:
             sums: What is to be added up, and from which Unix time in milliseconds.
+            on_others: Told, on the running loop, what other processes have added since.
 
         Returns:
             For each of them name, 10^-9 USD and tokens of each group.
         """
         store: Store | None = None
         found: list[list[tuple[str, int, int]]] = []
+        newest: int | None = None
         try:
             store = Store(self._settings.path)
             take_leftovers(self._settings.path, store)
-            found = [list(store.spent_since(by, begin_ms)) for by, begin_ms in sums]
+            with store.snapshot():  # each row is in the sums, or newer
+                found = [list(store.spent_since(by, begin_ms)) for by, begin_ms in sums]
+                newest = store.newest()
         except (sqlite3.Error, OSError) as error:
             metrics.LEDGER_FAILURES.labels("open").inc()
             logger.error(  # noqa: TRY400 - the file's state is the cause, no line of code
@@ -85,7 +96,7 @@ class Ledger:
             if store is not None:
                 store.close()
                 store = None
-        self._writer.start(store)
+        self._writer.start(store, self._lookout(newest, on_others) if on_others else None)
         self._append(b"\n")  # tells at once whether the spool can be written
         return found
 
@@ -108,6 +119,18 @@ class Ledger:
             logger.error("%d rows of the ledger could not be written and are lost", len(self._kept))
             self._kept.clear()
         self._writer.stop()
+
+    def _lookout(
+        self, newest: int | None, on_others: Callable[[Sequence[Spending]], None]
+    ) -> Lookout:
+        loop = asyncio.get_running_loop()
+
+        def tell(found: Sequence[Spending]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody spends any more
+                loop.call_soon_threadsafe(on_others, found)
+
+        every = self._settings.look_seconds
+        return Lookout(own=f"{self._boot}-", after=newest, tell=tell, every=every)
 
     def _append(self, line: bytes) -> None:
         if self._kept:

@@ -13,6 +13,9 @@ from typing import Literal, cast
 from orchestrator.ledger.row import Row
 
 BUSY_SECONDS = 5.0
+HOUR_MS = 3_600_000
+LOOK_ROWS = 10_000
+"""Rows that are looked at in one go."""
 VERSION = 1
 By = Literal["caller", "route", "deployment", "model", "outcome", "day", "month"]
 GROUPS: dict[By, str] = {
@@ -52,6 +55,20 @@ CREATE TABLE IF NOT EXISTS usage (
 """
 _INDEX = "CREATE INDEX IF NOT EXISTS usage_by_end ON usage (ended_at_ms)"
 _INSERT = f"INSERT OR IGNORE INTO usage VALUES ({', '.join('?' * len(Row._fields))})"  # noqa: S608 - question marks alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What requests of one caller, route and deployment cost that ended in one hour."""
+
+    caller: str
+    route: str
+    deployment: str
+    """Empty if none served them."""
+    at: float
+    """Unix time, seconds, at which the hour begins."""
+    nano_usd: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +134,57 @@ class Store:
             " FROM usage WHERE ended_at_ms >= ? GROUP BY 1",
             (begin_ms,),
         )
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Generator[None]:
+        """All that is read meanwhile is of one moment.
+
+        Raises:
+            sqlite3.Error: It can't be read.
+        """
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("COMMIT")
+
+    def newest(self) -> int:
+        """The number of the row that was added last; 0 if there is none."""
+        (number,) = self._connection.execute("SELECT coalesce(max(rowid), 0) FROM usage").fetchone()
+        return number
+
+    def spent_by_others(self, own: str, after: int) -> tuple[int, list[Spending]]:
+        """Adds up rows that were added after one, `LOOK_ROWS` of them at most.
+
+        Args:
+            own: How names of rows begin that aren't looked for.
+            after: The number of that one.
+
+        Returns:
+            The number of the last one that was looked at, and what the others' come to.
+        """
+        until = min(self.newest(), after + LOOK_ROWS)
+        if until <= after:  # or numbers begin anew, since somebody has cleared the file up
+            return until, []
+        found = self._connection.execute(
+            f"SELECT caller, route, deployment, ended_at_ms / {HOUR_MS},"  # noqa: S608 - a number of ours
+            " coalesce(sum(cost_nano_usd), 0),"
+            " coalesce(sum(prompt_tokens), 0) + coalesce(sum(completion_tokens), 0)"
+            " FROM usage WHERE rowid > ? AND rowid <= ? AND substr(uid, 1, ?) != ?"
+            " GROUP BY 1, 2, 3, 4",
+            (after, until, len(own), own),
+        )
+        return until, [
+            Spending(
+                caller=caller,
+                route=route,
+                deployment=deployment,
+                at=hour * HOUR_MS / 1000,
+                nano_usd=nano_usd,
+                tokens=tokens,
+            )
+            for caller, route, deployment, hour, nano_usd, tokens in found
+        ]
 
     def sums(self, by: By, since_ms: int = 0) -> list[Sum]:
         """Adds up what ended since then, the dearest group first, days in their order."""

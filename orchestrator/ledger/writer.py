@@ -1,4 +1,6 @@
-"""The thread that takes rows from the spool into SQLite; the loop never waits for a disk.
+"""The thread that takes rows from the spool into SQLite, and looks what others have added there.
+
+The loop never waits for a disk.
 
 A segment's rows are added before it is removed, and a row that is added again changes nothing. So
 wherever the process dies, each row is in the ledger once, now or after the next start.
@@ -7,12 +9,14 @@ wherever the process dies, each row is in the ledger once, now or after the next
 import logging
 import sqlite3
 import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import metrics
 from orchestrator.ledger.row import rows_in
 from orchestrator.ledger.spool import Segment, Spool, leftovers
-from orchestrator.ledger.store import Store
+from orchestrator.ledger.store import Spending, Store
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +25,33 @@ GATHER_SECONDS = 0.05
 """Rows of so long a time share a transaction."""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Lookout:
+    """Who wants to know what other processes add to the ledger."""
+
+    own: str
+    """How names of rows begin that this process adds."""
+    after: int | None
+    """The number of the last row that it knows of; None if it knows of none."""
+    tell: Callable[[Sequence[Spending]], None]
+    """Told, on the thread."""
+    every: float
+    """Seconds between two looks, if nothing is to be written meanwhile."""
+
+    def look(self, store: Store) -> None:
+        """Looks what has come since the last time.
+
+        Raises:
+            sqlite3.Error: The ledger can't be read.
+        """
+        if self.after is None:
+            self.after = store.newest()
+            return
+        self.after, found = store.spent_by_others(self.own, self.after)
+        if found:
+            self.tell(found)
 
 
 class Writer:
@@ -35,17 +66,23 @@ class Writer:
         self._path = path
         self._spool = spool
         self._store: Store | None = None
+        self._lookout: Lookout | None = None
         self._news = threading.Event()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
 
-    def start(self, store: Store | None) -> None:
+    def start(self, store: Store | None, lookout: Lookout | None = None) -> None:
         """Starts the thread; a store that was opened before is the thread's own from now on.
+
+        Args:
+            store: It; None if it couldn't be opened.
+            lookout: Whom others' rows concern, if anybody.
 
         Raises:
             RuntimeError: The system has no thread left.
         """
         self._store = store
+        self._lookout = lookout
         self._thread.start()
 
     def wake(self) -> None:
@@ -62,9 +99,10 @@ class Writer:
 
     def _run(self) -> None:
         pause = 0.0
+        every = None if self._lookout is None else self._lookout.every
         while not self._ending.is_set():
-            self._news.wait()
-            self._ending.wait(pause or GATHER_SECONDS)
+            if self._news.wait(every):
+                self._ending.wait(pause or GATHER_SECONDS)
             self._news.clear()
             if self._take_all():
                 pause = 0.0
@@ -85,15 +123,9 @@ class Writer:
             if self._store is None:
                 self._store = Store(self._path)
                 take_leftovers(self._path, self._store)
-            while True:
-                # looked at first: what is written before another segment begins is all of it
-                followed = len(self._spool.segments) > 1
-                if not self._spool.segments:
-                    return True
-                take(self._spool.segments[0], self._store)
-                if not followed:
-                    return True
-                self._spool.segments.popleft().remove()
+            self._take_segments(self._store)
+            if self._lookout is not None:
+                self._lookout.look(self._store)
         except (sqlite3.Error, OSError) as error:
             metrics.LEDGER_FAILURES.labels("store").inc()
             logger.error(  # noqa: TRY400 - the file's state is the cause, no line of code
@@ -103,6 +135,16 @@ class Writer:
                 self._store.close()
                 self._store = None
             return False
+        return True
+
+    def _take_segments(self, store: Store) -> None:
+        # looked at first: what is written before another segment begins is all of it
+        followed = True
+        while followed and self._spool.segments:
+            followed = len(self._spool.segments) > 1
+            take(self._spool.segments[0], store)
+            if followed:
+                self._spool.segments.popleft().remove()
 
 
 def take(segment: Segment, store: Store) -> None:

@@ -130,6 +130,17 @@ class _Meter:
             spent = self._spent[name] = _Spent()
         return spent
 
+    def learn(self, name: str, at: float, amount: Amount, now: float) -> None:
+        spent = self.of(name, now)
+        if self.begins_at <= at < self.ends_at:
+            spent.nano_usd += amount.nano_usd
+            spent.tokens += amount.tokens
+        elif self._knows(at):
+            before = spent.elsewhere
+            spent.elsewhere = Amount(
+                before.nano_usd + amount.nano_usd, before.tokens + amount.tokens
+            )
+
     def _turn(self, now: float) -> None:
         """Goes over to another window: a later one, or back to the one before."""
         here, known = (self.begins_at, self.ends_at), self._knows(now)
@@ -214,6 +225,19 @@ class Budgets:
         spent = self._meters[scope][period].of(name, self._clock())
         spent.nano_usd += amount.nano_usd
         spent.tokens += amount.tokens
+
+    def learn(self, names: Mapping[Scope, str], at: float, amount: Amount) -> None:
+        """Adds what somebody else has spent whose books are the same.
+
+        Args:
+            names: Whose it is, by scope.
+            at: Unix time at which it was spent.
+            amount: How much.
+        """
+        now = self._clock()
+        for scope, name in names.items():
+            for meter in self._meters.get(scope, {}).values():
+                meter.learn(name, at, amount, now)
 
     def admit(self, scope: Scope, name: str, hold: Hold) -> bool:
         """Lets a request begin, and has it hold what it may cost.

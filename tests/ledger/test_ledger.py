@@ -5,6 +5,8 @@ import errno
 import os
 import sqlite3
 import zlib
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from orchestrator.ledger import ledger as ledger_module
 from orchestrator.ledger.ledger import Ledger, LedgerSettings
 from orchestrator.ledger.row import line_of
 from orchestrator.ledger.spool import SEGMENT_BYTES, Spool, leftovers
-from orchestrator.ledger.store import Store, reading
+from orchestrator.ledger.store import LOOK_ROWS, Spending, Store, reading
 from orchestrator.ledger.writer import BATCH_BYTES
 from orchestrator.metrics import REGISTRY
 from tests.ledger.rows import a_row
@@ -243,6 +245,56 @@ def test_two_gateways_on_one_file_lose_and_double_no_row_though_one_starts_anew(
     assert len(set(expected)) == 240
     assert sorted(uids(path)) == sorted(expected)
     assert spools(path) == []
+
+
+async def test_what_others_add_is_told_once_and_what_is_ones_own_never(tmp_path: Path) -> None:
+    path, hour = tmp_path / "u.db", 3_600_000
+    opened(path).close()
+    told: asyncio.Queue[Sequence[Spending]] = asyncio.Queue()
+    before = opened(path)
+    before.append(a_row(before.next_uid()))
+    before.close()
+    settings = LedgerSettings(path=path, look_seconds=0.01)
+    one, other = Ledger(settings), Ledger(settings)
+    found = one.open([("caller", 0)], told.put_nowait)
+    other.open()
+
+    for number in range(3):
+        one.append(a_row(one.next_uid()))
+        ended_at_ms = (7 + number // 2) * hour + number
+        other.append(a_row(other.next_uid())._replace(ended_at_ms=ended_at_ms))
+    other.close()
+    learnt: list[Spending] = []
+    async with asyncio.timeout(5):
+        while sum(group.tokens for group in learnt) < 45:
+            learnt += await told.get()
+    one.close()
+
+    assert found == [[("ann", 100, 15)]]
+    assert {(group.caller, group.route, group.deployment) for group in learnt} == {
+        ("ann", "chat", "d")
+    }
+    sums = Counter[float]()
+    for group in learnt:
+        sums[group.at] += group.tokens
+    assert sums == {7 * 3600.0: 30, 8 * 3600.0: 15}
+    assert told.empty()
+
+
+def test_others_rows_are_looked_at_in_bounded_steps_also_when_numbers_begin_anew(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path / "u.db")
+    store.add(a_row(f"other-{number}") for number in range(LOOK_ROWS + 2))
+
+    until, found = store.spent_by_others("own-", 1)
+    rest, more = store.spent_by_others("own-", until)
+    again = store.spent_by_others("own-", 10 * LOOK_ROWS)
+    store.close()
+
+    assert (until, sum(group.tokens for group in found)) == (LOOK_ROWS + 1, 15 * LOOK_ROWS)
+    assert (rest, sum(group.tokens for group in more)) == (LOOK_ROWS + 2, 15)
+    assert again == (LOOK_ROWS + 2, [])
 
 
 def test_rows_of_a_clock_that_went_back_are_kept_and_still_count_as_spent(tmp_path: Path) -> None:
