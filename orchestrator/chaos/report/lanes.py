@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from orchestrator.chaos.journal import Event, Kind
 
@@ -58,8 +59,8 @@ def picture_of(events: Sequence[Event], keep: frozenset[str]) -> Picture:
 
 def _phases(events: Sequence[Event], seconds: float) -> list[Span]:
     begun = [(event.t, event.text("name")) for event in events if event.kind is Kind.PHASE]
-    ends = [at for at, _ in begun[1:]] + [seconds]
-    return [Span(at, end, name) for (at, name), end in zip(begun, ends, strict=True)]
+    edges = [*begun, (seconds, "")]
+    return [Span(at, end, name) for (at, name), (end, _) in pairwise(edges)]
 
 
 def _faults(events: Sequence[Event], seconds: float) -> list[Span]:
@@ -126,10 +127,27 @@ def _spans(steps: Sequence[tuple[float, str]], seconds: float) -> list[Span]:
 
 
 def _queues(events: Sequence[Event]) -> dict[str, list[tuple[float, float]]]:
+    """Depths as they are told by whoever comes, and lower by one with whoever leaves."""
     found: dict[str, list[tuple[float, float]]] = {}
+    waiting: dict[str, set[str]] = {}
     for event in events:
-        if "depth" in event.value and event.kind in (Kind.ACCEPT, Kind.QUEUE_DEPTH, Kind.RETRY):
-            found.setdefault(event.deployment, []).append((event.t, event.number("depth")))
+        name, request = event.deployment, event.request or ""
+        match event.kind:
+            case Kind.ACCEPT | Kind.RETRY:
+                waiting.setdefault(name, set()).add(request)
+                found.setdefault(name, []).append((event.t, event.number("depth")))
+            case Kind.DEQUEUE | Kind.SHED | Kind.TERMINAL:
+                # an ending names no deployment, and a hedge waits in two
+                left = waiting if event.kind is Kind.TERMINAL else (name,)
+                for one in left:
+                    if request in waiting.get(one, ()):
+                        waiting[one].remove(request)
+                        found[one].append((event.t, max(0.0, found[one][-1][1] - 1)))
+            case Kind.POISON if waiting.get(name):
+                waiting[name].clear()
+                found[name].append((event.t, 0.0))
+            case _:
+                pass
     return found
 
 

@@ -48,7 +48,10 @@ pre{background:#f4f6f8;padding:10px;overflow:auto;font-size:12px}
 .legend span{display:inline-block;margin-right:18px}.legend i{display:inline-block;width:12px;
 height:12px;margin-right:5px;vertical-align:-2px}
 details{margin:8px 0}summary{cursor:pointer}
+@media screen and (max-width:1260px){body{margin:24px}}
+@media screen and (max-width:700px){body{margin:12px}table{display:block;overflow-x:auto}}
 @media print{body{margin:0;max-width:none}details{break-inside:avoid}svg{break-inside:avoid}
+tr{break-inside:avoid}h2,tr:first-child{break-after:avoid}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
 
