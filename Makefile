@@ -22,7 +22,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := check
-.PHONY: help run test check lint types imports cover fuzz clients schema-fuzz sim sim-selftest chaos chaos-long chaos-kill torture ledger leaks races limits isolation bench bench-peers large-events format pins clean
+.PHONY: help run test check lint types imports cover fuzz clients schema-fuzz sim sim-selftest chaos chaos-long chaos-kill chaos-look torture ledger leaks races limits isolation bench bench-peers large-events format pins clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -98,6 +98,9 @@ chaos-long: $(READY)  ## every scenario that ships, N times; make chaos-long N=5
 
 chaos-kill: $(READY)  ## the chaos command itself killed, nothing may be left; make chaos-kill N=50
 	@$(RUN) -m tests.torture.chaos_kill --rounds $(or $(N),50) $(ARGS)
+
+chaos-look: $(READY)  ## reports in a real browser (Chromium), nothing cut off; make chaos-look RUNS='runs/*'
+	@$(RUN) -m tests.chaos.report.look $(or $(RUNS),runs/*) $(ARGS)
 
 torture: $(MODEL)  ## the real model host broken; make torture N=100 FAULTS=kill,stop ARGS=--spare
 	@$(RUN) -m tests.torture.torture --rounds $(or $(N),100) --faults '$(FAULTS)' $(ARGS)
