@@ -26,6 +26,7 @@ class Answer:
         "stream",
         "text",
         "tokens",
+        "wishes",
     )
 
     def __init__(self, admit: Admit, prompt: list[int], max_tokens: int, text: AnswerText) -> None:
@@ -33,7 +34,8 @@ class Answer:
         self.prompt_tokens = len(prompt)
         self.max_tokens = max_tokens
         self.text = text
-        self.sampler = Sampler(admit.sampling, admit.seed)
+        self.wishes = admit.wishes
+        self.sampler = Sampler(admit.sampling, admit.seed, admit.wishes, prompt)
         self.place: Place | None = None
         """What it holds in memory; None while it waits for room."""
         self.reused: int | None = None

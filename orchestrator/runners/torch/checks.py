@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from orchestrator.errors import ContextLengthExceededError, InvalidRequestError
 from orchestrator.request import Message, PriorityRequest
 from orchestrator.runners.torch.wire import Ready
+from orchestrator.runners.torch.wishes import FIELDS, wishes_of
 
 TEXT_ROLES = ("system", "developer", "user", "assistant")
 TOOL_FIELDS = ("tools", "tool_choice", "functions", "function_call", "tool_calls", "tool_call_id")
@@ -16,9 +17,6 @@ UNHEARD = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key",
 """Fields of the body for the provider's bookkeeping; the answer doesn't depend on them."""
 NEUTRAL: Mapping[str, Sequence[object]] = {
     "n": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "logit_bias": ({},),
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),
@@ -40,8 +38,10 @@ def to_wire(request: PriorityRequest) -> list[dict[str, str]]:
     """
     if request.sampling.n > 1:
         raise InvalidRequestError("n must be 1: this model gives one answer", param="n")
+    wishes_of(request.extra)
     for name, value in request.extra.items():
-        _check_field(name, value)
+        if name not in FIELDS:
+            _check_field(name, value)
     return [_message(index, message) for index, message in enumerate(request.messages)]
 
 

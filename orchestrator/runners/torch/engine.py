@@ -20,6 +20,7 @@ from jinja2 import TemplateError
 from orchestrator.errors import describe
 from orchestrator.events import FinishReason
 from orchestrator.runners.torch.answer import Answer
+from orchestrator.runners.torch.chances import tell
 from orchestrator.runners.torch.loading import LoadedModel
 from orchestrator.runners.torch.memory import NoRoomError
 from orchestrator.runners.torch.passes import Passes, Place
@@ -33,6 +34,7 @@ from orchestrator.runners.torch.wire import (
     Produced,
     Refused,
     StreamEvent,
+    Told,
 )
 
 PREFILL_TOKENS = 128
@@ -92,6 +94,7 @@ class Engine:
     def admit(self, admit: Admit) -> list[StreamEvent]:
         """Begins an answer; the events say if it was refused."""
         try:
+            self._check(admit)
             prompt = self._prompt(admit.stream, admit.messages)
             limit = self._limit(admit.stream, len(prompt), admit.sampling.max_tokens)
         except PromptError as error:
@@ -244,20 +247,31 @@ class Engine:
         """Chooses the token that follows and says what it means for the answer."""
         token = answer.sampler.choose(row.numpy())
         answer.tokens.append(token)
-        if token in self._loaded.end_tokens:
+        if token in self._loaded.end_tokens or token in answer.wishes.stop_token_ids:
             yield self._end(answer, answer.text.finish(), FinishReason.STOP)
             return
         text = answer.text.add(token)
         if answer.text.stop is not None:
             yield self._end(answer, text, FinishReason.STOP)
-        elif answer.completion_tokens == answer.max_tokens:
+            return
+        told = None
+        if answer.wishes.alternatives is not None:
+            told = tell(row.numpy(), token, answer.wishes.alternatives, self._name)
+        if answer.completion_tokens == answer.max_tokens:
             text += answer.text.finish()
-            stopped = answer.text.stop is not None
-            yield self._end(answer, text, FinishReason.STOP if stopped else FinishReason.LENGTH)
+            if answer.text.stop is not None:
+                yield self._end(answer, text, FinishReason.STOP)
+            else:
+                yield self._end(answer, text, FinishReason.LENGTH, told)
         else:
-            yield Produced(answer.stream, text, token)
+            yield Produced(answer.stream, text, token, told)
 
-    def _end(self, answer: Answer, text: str, reason: FinishReason) -> Completed:
+    def _name(self, token: int) -> str:
+        return self._loaded.backend.decode([token], skip_special_tokens=False)
+
+    def _end(
+        self, answer: Answer, text: str, reason: FinishReason, told: Told | None = None
+    ) -> Completed:
         del self._writing[answer.stream]
         self._leave(answer, keep=True)
         return Completed(
@@ -268,7 +282,24 @@ class Engine:
             answer.completion_tokens,
             answer.text.stop,
             answer.reused or 0,
+            told,
         )
+
+    def _check(self, admit: Admit) -> None:
+        """Looks whether the tokens that are named are some of the model's.
+
+        Raises:
+            PromptError: They aren't.
+        """
+        size = self._loaded.facts.vocabulary
+        named = {
+            "logit_bias": admit.wishes.logit_bias,
+            "stop_token_ids": admit.wishes.stop_token_ids,
+        }
+        for param, ids in named.items():
+            if (most := max(ids, default=0)) >= size:
+                text = f"{param}: this model has {size} tokens, and none is number {most}"
+                raise PromptError(Refused(admit.stream, "invalid", text, param))
 
     def _prompt(self, stream: int, messages: list[dict[str, str]]) -> list[int]:
         """Returns the tokens that the model's chat template makes of the messages.

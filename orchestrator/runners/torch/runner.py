@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+import msgspec
+
 from orchestrator import metrics
 from orchestrator.errors import (
     ContextLengthExceededError,
@@ -43,8 +45,10 @@ from orchestrator.runners.torch.wire import (
     Produced,
     Ready,
     Refused,
+    Told,
     WireError,
 )
+from orchestrator.runners.torch.wishes import wishes_of
 
 COUNT_SECONDS = 5.0
 """How long an exact count of a prompt is waited for; the host checks every prompt again."""
@@ -249,6 +253,7 @@ class TorchRunner:
         try:
             with self._admit(process, request, seed) as stream:
                 unseen: list[int] = []  # tokens whose text is held back
+                chances: list[Told] = []  # of those, if they are to be told
                 while True:
                     events = await stream.receive()
                     if lease.step is Step.FIRST_STEP:
@@ -256,19 +261,29 @@ class TorchRunner:
                     for event in events:
                         lease.progress()
                         match event:
-                            case Produced(_, text, token):
+                            case Produced(_, text, token, told):
                                 if lease.step is Step.FIRST_TOKEN:
                                     lease.arm(Step.NEXT_TOKEN)
                                 unseen.append(token)
+                                if told is not None:
+                                    chances.append(told)
                                 if text:
                                     yield LocalChunk(
-                                        text, len(unseen), ids=tuple(unseen), seed=seed
+                                        text,
+                                        len(unseen),
+                                        _fields(chances),
+                                        ids=tuple(unseen),
+                                        seed=seed,
                                     )
                                     unseen.clear()
                             case Completed():
                                 lease.disarm()
-                                if event.text:
-                                    yield TokenChunk(event.text, len(unseen) + 1)
+                                if event.stop is not None:
+                                    chances.clear()  # nothing is told of a stop text's tokens
+                                if event.told is not None:
+                                    chances.append(event.told)
+                                if event.text or chances:
+                                    yield TokenChunk(event.text, len(unseen) + 1, _fields(chances))
                                 yield _finished(event)
                                 return
                             case Refused():
@@ -294,8 +309,11 @@ class TorchRunner:
     def _admit(self, process: HostProcess, request: PriorityRequest, seed: int) -> HostStream:
         messages = to_wire(request)
         sampling, sent = request.sampling, sent_before(request)
+        wishes = wishes_of(request.extra)
         try:
-            return process.open(lambda number: Admit(number, messages, sampling, seed, sent))
+            return process.open(
+                lambda number: Admit(number, messages, sampling, seed, sent, wishes)
+            )
         except WireError as error:
             raise RequestTooLargeError(f"messages: {error}", param="messages") from error
 
@@ -303,6 +321,15 @@ class TorchRunner:
         if self._process is None:
             raise WorkerError("this runner isn't started")
         return self._process
+
+
+def _fields(chances: list[Told]) -> dict[str, object] | None:
+    """What a chunk tells besides its text, in OpenAI's shape; `chances` is empty then."""
+    if not chances:
+        return None
+    content: object = msgspec.to_builtins(chances)
+    chances.clear()
+    return {"logprobs": {"content": content, "refusal": None}}
 
 
 def _finished(event: Completed) -> Finished:

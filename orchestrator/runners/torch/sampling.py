@@ -6,11 +6,13 @@ to outlive the process that makes it.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from orchestrator.request import SamplingParams
+from orchestrator.runners.torch.wishes import NONE, Wishes
 
 DEFAULT_TEMPERATURE = 1.0
 """OpenAI's default, where the caller names none."""
@@ -28,11 +30,29 @@ class Sampler:
     Args:
         params: The caller's wishes.
         seed: Names the noise, 0 to 2**63 - 1.
+        wishes: Further ones.
+        prompt: Its tokens, which count as said when it comes to repetitions.
     """
 
-    __slots__ = ("_counts", "_frequency", "_presence", "_seed", "_temperature", "_top_p")
+    __slots__ = (
+        "_counts",
+        "_frequency",
+        "_penalises",
+        "_presence",
+        "_prompt",
+        "_seed",
+        "_temperature",
+        "_top_p",
+        "_wishes",
+    )
 
-    def __init__(self, params: SamplingParams, seed: int) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        seed: int,
+        wishes: Wishes = NONE,
+        prompt: Sequence[int] = (),
+    ) -> None:
         temperature = params.temperature
         self._temperature = DEFAULT_TEMPERATURE if temperature is None else float(temperature)
         self._top_p = 1.0 if params.top_p is None else float(params.top_p)
@@ -40,6 +60,10 @@ class Sampler:
         self._frequency = params.frequency_penalty or 0.0
         self._seed = seed
         self._counts: Counter[int] = Counter()
+        self._wishes = wishes
+        repeats = wishes.repetition_penalty != 1.0
+        self._prompt = frozenset(prompt) if repeats else frozenset[int]()
+        self._penalises = bool(repeats or wishes.logit_bias or self._presence or self._frequency)
 
     def choose(self, logits: Row) -> int:
         """Returns the next token's id and counts it.
@@ -62,21 +86,42 @@ class Sampler:
         self._counts[token] += 1
 
     def _penalised(self, logits: Row) -> Row:
-        if not self._counts or not (self._presence or self._frequency):
+        if not self._penalises:
             return logits
         row = logits.copy()
+        if (penalty := self._wishes.repetition_penalty) != 1.0:
+            said = np.fromiter(self._prompt | self._counts.keys(), np.intp)
+            # towards the improbable, on whichever side of nothing a score is
+            row[said] = np.where(row[said] > 0, row[said] / penalty, row[said] * penalty)
         for token, count in self._counts.items():
             row[token] -= self._presence + self._frequency * count
+        for token, bias in self._wishes.logit_bias.items():
+            row[token] += bias
         return row
 
     def _draw(self, row: Row) -> int:
         # the Gumbel trick: adding this noise and taking the best is a draw from the softmax
         scaled = row.astype(np.float64) / self._temperature
         noise = gumbel(self._seed, self._counts.total(), len(row))
-        if self._top_p >= 1.0:
+        tokens = self._allowed(scaled)
+        if tokens is None:
             return int((scaled + noise).argmax())
-        tokens = nucleus(scaled, self._top_p)
         return int(tokens[(scaled[tokens] + noise[tokens]).argmax()])
+
+    def _allowed(self, scaled: npt.NDArray[np.float64]) -> npt.NDArray[np.intp] | None:
+        """The tokens to choose from, each bound within the one before; None is all of them."""
+        tokens: npt.NDArray[np.intp] | None = None
+        if 0 < self._wishes.top_k < len(scaled):
+            tokens = np.argpartition(-scaled, self._wishes.top_k - 1)[: self._wishes.top_k]
+        if self._top_p < 1.0:
+            found = nucleus(scaled if tokens is None else scaled[tokens], self._top_p)
+            tokens = found if tokens is None else tokens[found]
+        if self._wishes.min_p > 0.0:
+            least = scaled.max() + np.log(self._wishes.min_p)
+            if tokens is None:
+                return np.flatnonzero(scaled >= least)
+            tokens = tokens[scaled[tokens] >= least]
+        return tokens
 
 
 def gumbel(seed: int, step: int, size: int) -> npt.NDArray[np.float64]:

@@ -16,6 +16,7 @@ import msgspec
 from orchestrator.events import FinishReason
 from orchestrator.request import SamplingParams
 from orchestrator.runners.torch.settings import TorchSettings
+from orchestrator.runners.torch.wishes import NONE, Wishes
 
 LENGTH_BYTES = 4
 MAX_FRAME_BYTES = 64 << 20
@@ -37,6 +38,7 @@ class Admit(msgspec.Struct, frozen=True, tag="admit", array_like=True):
     """The caller's, or one drawn by the parent, so that the noise can be made again."""
     resume: tuple[int, ...] = ()
     """Tokens of the answer that were sent before; it goes on after them."""
+    wishes: Wishes = NONE
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True):
@@ -127,12 +129,32 @@ class Prefilled(msgspec.Struct, frozen=True, tag="prefilled", array_like=True):
     total: int
 
 
+class Chance(msgspec.Struct, frozen=True):
+    """A token and the logarithm of its probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    """Of its text; None for a part of a character."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A chosen token and the most probable ones, the best first."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[Chance]
+
+
 class Produced(msgspec.Struct, frozen=True, tag="produced", array_like=True):
     """One more token; its text may be empty while a character or stop text is incomplete."""
 
     stream: int
     text: str
     token: int
+    told: Told | None = None
+    """How probable it was, if that is wanted."""
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed", array_like=True):
@@ -147,6 +169,8 @@ class Completed(msgspec.Struct, frozen=True, tag="completed", array_like=True):
     """The stop text that ended it."""
     cached_tokens: int = 0
     """Of the prompt, those that an earlier one had in common with it."""
+    told: Told | None = None
+    """How probable the last token was, if that is wanted and it is a part of the text."""
 
 
 class Counted(msgspec.Struct, frozen=True, tag="counted", array_like=True):

@@ -29,6 +29,7 @@ from orchestrator.runners.torch.wire import (
     Refused,
     StreamEvent,
 )
+from orchestrator.runners.torch.wishes import Wishes
 from tests.runners.torch import tiny
 
 
@@ -267,6 +268,56 @@ def test_an_end_token_ends_the_answer_and_is_counted(engine: Engine) -> None:
 
     assert stopped
     assert all(1 <= one.completion_tokens <= 60 for one in stopped)
+
+
+def test_a_stop_token_ends_the_answer_and_is_no_part_of_its_text(
+    loaded: LoadedModel, engine: Engine
+) -> None:
+    asked = admit(1, temperature=0, max_tokens=20)
+    engine.admit(asked)
+    produced = [event for event in run(engine) if isinstance(event, Produced)]
+    third = produced[2].token
+    before = [event.text for event in produced[: [one.token for one in produced].index(third)]]
+
+    text, ending = alone(loaded, structs.replace(asked, wishes=Wishes(stop_token_ids=(third,))))
+
+    assert text.rstrip("\ufffd") == "".join(before)
+    assert ending.finish_reason is FinishReason.STOP
+    assert ending.completion_tokens == len(before) + 1
+
+
+def test_how_probable_each_token_was_is_told_if_it_is_wanted(engine: Engine) -> None:
+    engine.admit(
+        structs.replace(admit(1, temperature=0, max_tokens=9), wishes=Wishes(alternatives=2))
+    )
+
+    events = [event for event in run(engine) if isinstance(event, Produced | Completed)]
+
+    ending = completed(list(events), 1)
+    assert all(event.told is not None for event in events if isinstance(event, Produced))
+    for event in events:
+        if event.told is not None:
+            best = event.told.top_logprobs[0]
+            assert (best.token, best.logprob) == (event.told.token, event.told.logprob)
+            assert best.logprob >= event.told.top_logprobs[1].logprob
+    assert (ending.told is not None) == (ending.finish_reason is FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "param"),
+    [
+        (Wishes(logit_bias={5000: 1.0}), "logit_bias"),
+        (Wishes(stop_token_ids=(1, 5000)), "stop_token_ids"),
+    ],
+)
+def test_tokens_that_the_model_has_not_are_refused_by_name(
+    engine: Engine, wishes: Wishes, param: str
+) -> None:
+    (refused,) = engine.admit(structs.replace(admit(1), wishes=wishes))
+
+    assert isinstance(refused, Refused)
+    assert (refused.kind, refused.param) == ("invalid", param)
+    assert "5000" in refused.message
 
 
 @pytest.mark.parametrize("max_tokens", [None, 300])

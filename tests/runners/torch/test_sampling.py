@@ -9,6 +9,7 @@ from hypothesis.extra import numpy as arrays
 
 from orchestrator.request import SamplingParams
 from orchestrator.runners.torch.sampling import Row, Sampler, gumbel, nucleus
+from orchestrator.runners.torch.wishes import Wishes
 
 rows = arrays.arrays(
     np.float32, st.integers(2, 600), elements=st.floats(-30, 30, width=32, allow_nan=False)
@@ -106,3 +107,59 @@ def test_logits_that_are_no_numbers_are_an_error(broken: float) -> None:
 
     with pytest.raises(ValueError, match="not finite"):
         sampler().choose(row)
+
+
+def wishing(seed: int, wishes: Wishes, **params: Any) -> Sampler:
+    return Sampler(SamplingParams(**params), seed, wishes, prompt=(0,))
+
+
+@given(rows, seeds, st.integers(1, 20))
+def test_only_the_most_probable_tokens_are_chosen_where_their_number_is_bounded(
+    row: Row, seed: int, count: int
+) -> None:
+    token = wishing(seed, Wishes(top_k=count)).choose(row)
+
+    assert (row > row[token]).sum() < count
+
+
+@given(rows, seeds, st.floats(0.01, 1))
+def test_no_token_is_chosen_that_is_too_improbable_beside_the_best(
+    row: Row, seed: int, share: float
+) -> None:
+    token = wishing(seed, Wishes(min_p=share)).choose(row)
+
+    chances = softmax(row.astype(np.float64))
+    assert chances[token] >= share * chances.max() * (1 - 1e-9)
+
+
+@given(rows, seeds, st.integers(1, 20), st.floats(0.1, 0.9), st.floats(0.01, 0.9))
+def test_several_bounds_leave_what_each_of_them_leaves(
+    row: Row, seed: int, count: int, top_p: float, share: float
+) -> None:
+    token = wishing(seed, Wishes(top_k=count, min_p=share), top_p=top_p).choose(row)
+
+    chances = softmax(row.astype(np.float64))
+    assert (row > row[token]).sum() < count
+    assert chances[token] >= share * chances.max() * (1 - 1e-9)
+
+
+def test_a_repeated_token_loses_on_whichever_side_of_nothing_its_score_is() -> None:
+    wishes = Wishes(repetition_penalty=2.0)
+
+    assert wishing(0, wishes, temperature=0).choose(np.array([3.0, 2.0], np.float32)) == 1
+    assert wishing(0, wishes, temperature=0).choose(np.array([-1.0, -1.5], np.float32)) == 1
+
+
+def test_a_token_of_the_answer_is_a_repetition_too() -> None:
+    chooser = wishing(0, Wishes(repetition_penalty=2.0), temperature=0)
+    row = np.array([0.0, 3.0, 2.0], np.float32)
+
+    assert [chooser.choose(row) for _ in range(3)] == [1, 2, 1]
+
+
+def test_a_bias_moves_a_token_to_the_top_or_out_of_reach() -> None:
+    row = np.array([1.0, 2.0, 3.0], np.float32)
+
+    assert wishing(0, Wishes(logit_bias={0: 50.0}), temperature=0).choose(row) == 0
+    assert wishing(0, Wishes(logit_bias={2: -100.0}), temperature=0).choose(row) == 1
+    assert row.tolist() == [1.0, 2.0, 3.0]
