@@ -73,7 +73,7 @@ def measure(
     client = subprocess.Popen(command, stdout=subprocess.PIPE)
     time.sleep(warm)  # a measurement needs its window: there is no event to wait for
     before, upstream, began = cpu_seconds(pid), cpu_seconds(upstream_pid), time.monotonic()
-    time.sleep(window - 0.1)
+    time.sleep(window - 0.1)  # the window itself
     took = time.monotonic() - began
     gateway = (cpu_seconds(pid) - before) / took
     harness = (cpu_seconds(upstream_pid) - upstream) / took

@@ -11,6 +11,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from orchestrator.errors import ConfigError
+
 LIBRARIES = (
     "aiolimiter",
     "fastapi",
@@ -35,8 +37,7 @@ HASH_DIGITS = 16
 def provenance() -> dict[str, str]:
     """Returns what runs here, by name; without a checkout there is no commit."""
     found = {"python": platform.python_version()}
-    commit = _commit()
-    if commit:
+    if commit := commit_of(Path(__file__)):
         found["commit"] = commit
     for name in LIBRARIES:
         try:
@@ -50,21 +51,37 @@ def hash_of(config: Path) -> str:
     """Returns what tells one configuration file from another, and nothing of what is in it.
 
     Raises:
-        OSError: It can't be read.
+        ConfigError: It can't be read.
     """
-    return hashlib.sha256(config.read_bytes()).hexdigest()[:HASH_DIGITS]
+    try:
+        content = config.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{config}: the file can't be read: {error.strerror}") from error
+    return hashlib.sha256(content).hexdigest()[:HASH_DIGITS]
 
 
-def _commit() -> str:
+def commit_of(file: Path) -> str:
+    """Returns the commit that a file belongs to, `-dirty` if something is changed; empty for none.
+
+    A file that is merely installed somewhere within a checkout is none of it.
+    """
+    if not _git(file, "ls-files", "--error-unmatch", "--", file.name):
+        return ""
+    return _git(file, "describe", "--always", "--dirty", "--abbrev=12")
+
+
+def _git(file: Path, *words: str) -> str:
     git = shutil.which("git")
     if git is None:
         return ""
-    here = Path(__file__).parent
-    asked = [git, "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         told = subprocess.run(  # noqa: S603 - nothing of it comes from outside
-            asked, capture_output=True, text=True, timeout=ANSWERS_WITHIN, check=True
+            [git, "-C", str(file.parent), *words],
+            capture_output=True,
+            text=True,
+            timeout=ANSWERS_WITHIN,
+            check=True,
         )
     except (subprocess.SubprocessError, OSError):
-        return ""
+        return ""  # no checkout, or one that can't be asked: the report does without
     return told.stdout.strip()

@@ -1,7 +1,8 @@
 """A provider that breaks off or dawdles, told in the words of every API that callers speak."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 
 import httpx
@@ -11,6 +12,7 @@ from tests.acceptance.test_gateway_providers import KINDS, gateway_to
 from tests.fakes.sse_server import (
     Close,
     Reset,
+    Script,
     Send,
     SseServer,
     Step,
@@ -91,6 +93,22 @@ def bytes_of(step: Step) -> bytes:
     return step.data if isinstance(step, Send) else b""
 
 
+@contextlib.asynccontextmanager
+async def streamed(
+    *scripts: Script, keep_alive: float = 15
+) -> AsyncGenerator[tuple[SseServer, httpx.Response]]:
+    """A provider, and the answer that a caller is told of it as it comes."""
+    asked = {"model": "openai", "messages": CHAT, "stream": True}
+    async with (
+        asyncio.timeout(10),
+        SseServer(*scripts) as provider,
+        gateway_to(provider, keep_alive=keep_alive) as client,
+        httpx.AsyncClient(base_url=str(client.base_url)) as caller,
+        caller.stream("POST", "chat/completions", json=asked) as response,
+    ):
+        yield provider, response
+
+
 async def test_comments_never_stand_between_the_lines_of_one_event() -> None:
     dawdling = asyncio.Event()
     first, second = delta("one "), delta("two", finish="stop")
@@ -101,17 +119,7 @@ async def test_comments_never_stand_between_the_lines_of_one_event() -> None:
         Close(),
     ]
     told = b""
-    async with (
-        asyncio.timeout(10),
-        SseServer(script) as provider,
-        gateway_to(provider, keep_alive=0.02) as client,
-        httpx.AsyncClient(base_url=str(client.base_url)) as caller,
-        caller.stream(
-            "POST",
-            "chat/completions",
-            json={"model": "openai", "messages": CHAT, "stream": True},
-        ) as response,
-    ):
+    async with streamed(script, keep_alive=0.02) as (_, response):
         async for piece in response.aiter_bytes():
             told += piece
             if told.count(b": keep-alive") >= 2:
@@ -131,17 +139,8 @@ async def test_half_a_tool_call_is_never_followed_by_another_attempts() -> None:
     half = delta(tool_calls=[{"index": 0, "id": "c", "function": function}])
     whole = answer(half, delta(finish="tool_calls"))
     told = b""
-    async with (
-        asyncio.timeout(10),
-        SseServer([Send(head() + framed(half)), Wait(read), Reset()], whole) as provider,
-        gateway_to(provider) as client,
-        httpx.AsyncClient(base_url=str(client.base_url)) as caller,
-        caller.stream(
-            "POST",
-            "chat/completions",
-            json={"model": "openai", "messages": CHAT, "stream": True},
-        ) as response,
-    ):
+    torn: Script = [Send(head() + framed(half)), Wait(read), Reset()]
+    async with streamed(torn, whole) as (provider, response):
         async for piece in response.aiter_bytes():
             told += piece
             read.set()

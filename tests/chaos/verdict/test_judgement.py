@@ -2,6 +2,9 @@
 
 import hashlib
 import platform
+import re
+import shutil
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -18,13 +21,16 @@ from orchestrator.chaos.journal import (
     line_of,
     read_journal,
 )
-from orchestrator.chaos.provenance import hash_of, provenance
+from orchestrator.chaos.provenance import commit_of, hash_of, provenance
 from orchestrator.chaos.report.document import SCHEMA, as_json, as_junit
 from orchestrator.chaos.report.files import write_all
 from orchestrator.chaos.report.page import as_html
 from orchestrator.chaos.report.terminal import console, show
 from orchestrator.chaos.verdict.judgement import Outcome, judge_journal
+from orchestrator.errors import ConfigError
 
+GIT = shutil.which("git") or ""
+NOBODY = ("-c", "user.name=nobody", "-c", "user.email=nobody@localhost")
 STEADY: dict[str, Scalar] = {"steady_success": ">= 0.99"}
 RUN: dict[str, Scalar] = {
     "seed": 1,
@@ -300,6 +306,26 @@ def test_what_runs_here_is_told_with_its_versions() -> None:
     assert {name: found[name] for name in ("pykka", "httpx", "torch")} == {
         name: version(name) for name in ("pykka", "httpx", "torch")
     }
+
+
+@pytest.mark.skipif(not GIT, reason="without git nothing has a commit")
+def test_a_checkout_that_a_program_is_merely_installed_in_is_not_its_own(tmp_path: Path) -> None:
+    # as if git were asked within somebody's project: the file lies in it and isn't part of it
+    subprocess.run([GIT, "init", "--quiet", tmp_path], check=True)
+    installed = tmp_path / "provenance.py"
+    installed.touch()
+
+    before = commit_of(installed)
+    subprocess.run([GIT, "-C", tmp_path, "add", installed], check=True)
+    subprocess.run([GIT, "-C", tmp_path, *NOBODY, "commit", "--quiet", "-m", "x"], check=True)
+
+    assert before == ""
+    assert re.fullmatch("[0-9a-f]{12}", commit_of(installed))
+
+
+def test_a_configuration_that_cannot_be_read_ends_a_run_before_it_begins(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: the file can't be read: No such file"):
+        hash_of(tmp_path / "none.yaml")
 
 
 def test_the_report_for_ci_fails_where_the_verdict_does() -> None:
