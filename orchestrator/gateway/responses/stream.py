@@ -33,6 +33,7 @@ class ResponseWriter:
         "_envelope",
         "_item",
         "_kept",
+        "_logprobs",
         "_number",
         "_output",
         "_part",
@@ -54,8 +55,10 @@ class ResponseWriter:
         self._place = 0
         self._part: Object | None = None
         """Its open part."""
-        self._pieces: list[str] = []
-        """The texts of that part."""
+        self._pieces: list[bytes] = []
+        """The texts of that part as JSON without the quotes, as its ends tell all of it again."""
+        self._logprobs: list[bytes] = []
+        """Its log-probabilities as JSON without the brackets."""
         self._tools = ToolTurns()
         self._call: Object = {}
         self._call_place = 0
@@ -121,19 +124,21 @@ class ResponseWriter:
         if self._part is None or self._part["type"] != kind:
             self._close_part()
             self._open_part(kind, item)
-        self._pieces.append(text)
+        said = _encode(text)
+        self._pieces.append(said[1:-1])
         at = f'"item_id":"{item["id"]}","output_index":{self._place},"content_index":'
         place = len(list_in(item["content"])) - 1
         self._number += 1
         told = b""
         if kind == "output_text":
-            told = b',"logprobs":' + _encode(logprobs)
-            if logprobs and self._part is not None:
-                self._part["logprobs"] = [*list_in(self._part["logprobs"]), *logprobs]
+            likely = _encode(logprobs)
+            told = b',"logprobs":' + likely
+            if logprobs:
+                self._logprobs.append(likely[1:-1])
         self._parts.append(
             b'event: response.%s.delta\ndata: {"type":"response.%s.delta",%s%d,"delta":%s%s,'
             b'"sequence_number":%d}\n\n'
-            % (kind.encode(), kind.encode(), at.encode(), place, _encode(text), told, self._number)
+            % (kind.encode(), kind.encode(), at.encode(), place, said, told, self._number)
         )
 
     def _message(self) -> Object:
@@ -148,16 +153,19 @@ class ResponseWriter:
             part |= {"annotations": list[object](), "logprobs": list[object]()}
         content = list_in(item["content"])
         content.append(part)
-        self._part, self._pieces = part, []
+        self._part, self._pieces, self._logprobs = part, [], []
         self._tell_of_part("response.content_part.added")
 
     def _close_part(self) -> None:
         part, self._part = self._part, None
         if part is None or self._item is None:
             return
-        text, kind = "".join(self._pieces), str(part["type"])
+        text, kind = msgspec.Raw(b'"%s"' % b"".join(self._pieces)), str(part["type"])
         member = "refusal" if kind == "refusal" else "text"
         part[member] = text
+        if kind == "output_text":
+            part["logprobs"] = msgspec.Raw(b"[%s]" % b",".join(self._logprobs))
+        self._pieces, self._logprobs = [], []
         self._part = part
         if kind == "summary_text":
             where = {"item_id": self._item["id"], "output_index": self._place, "summary_index": 0}
@@ -218,13 +226,14 @@ class ResponseWriter:
                 summary_index=0,
                 part=self._part,
             )
-        self._pieces.append(text)
+        said = _encode(text)
+        self._pieces.append(said[1:-1])
         self._tell(
             "response.reasoning_summary_text.delta",
             item_id=item["id"],
             output_index=self._place,
             summary_index=0,
-            delta=text,
+            delta=msgspec.Raw(said),
         )
 
     def _sign(self, blocks: list[object]) -> None:
