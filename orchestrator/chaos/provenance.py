@@ -65,9 +65,16 @@ def commit_of(file: Path) -> str:
 
     A file that is merely installed somewhere within a checkout is none of it.
     """
-    if not _git(file, "ls-files", "--error-unmatch", "--", file.name):
+    if checkout_of(file) is None:
         return ""
     return _git(file, "describe", "--always", "--dirty", "--abbrev=12")
+
+
+def checkout_of(file: Path) -> Path | None:
+    """Returns the folder of the checkout that a file belongs to; None if it belongs to none."""
+    if not _git(file, "ls-files", "--error-unmatch", "--", file.name):
+        return None
+    return Path(_git(file, "rev-parse", "--show-toplevel"))
 
 
 def _git(file: Path, *words: str) -> str:

@@ -7,9 +7,12 @@ from typer.testing import CliRunner
 
 from orchestrator.chaos.attendant.bugs import LIVE_BUGS
 from orchestrator.chaos.command.commands import app
+from orchestrator.chaos.journal import Event, Kind
+from orchestrator.chaos.report.document import as_plain
 from orchestrator.chaos.scenario.reading import parse_scenario, shelf
 from orchestrator.chaos.scenario.sections import Scenario
-from orchestrator.chaos.verdict.judgement import Outcome
+from orchestrator.chaos.verdict.judgement import Outcome, judge_journal
+from orchestrator.reading.text import section_of
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGES = [DOCS / "chaos.md", DOCS / "scenarios.md"]
@@ -49,6 +52,18 @@ def test_every_scenario_and_bug_on_the_pages_exists() -> None:
 
     assert named - known == set()
     assert [bug for bug in LIVE_BUGS if bug not in text()] == []
+
+
+def test_every_key_of_a_report_stands_on_the_page() -> None:
+    page = PAGES[0].read_text(encoding="utf-8")
+    run = Event(0.0, Kind.RUN, value={"seed": 1, "world": "sim", "mode": "safety"})
+    asked = Event(1.0, Kind.SUBMIT, request="r", value={})
+
+    report = as_plain(judge_journal([run, asked]))
+
+    phases = section_of(report["phases"])
+    keys = [*report, *section_of(next(iter(phases.values())))]
+    assert [key for key in keys if f"`{key}`" not in page] == []
 
 
 def test_every_exit_code_stands_on_the_page() -> None:

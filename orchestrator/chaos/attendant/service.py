@@ -4,6 +4,8 @@ A Unix socket in a folder that only its user may enter. A client sends one JSON 
 
     {"do": "state"}                         one line: what runs, what is held, which processes
     {"do": "follow"}                        from then on a line for each passage; nothing else
+    {"do": "passage", "point": POINT, "nth": 3, "deployments": [NAME]}
+                                            one line when so many have passed that point there
     {"do": "block", "seconds": 2.0}         the event loop does nothing for so long
     {"do": "poison", "deployment": NAME}    ends that engine's generation
     {"do": "kill-supervisor", "deployment": NAME}
@@ -30,6 +32,7 @@ from orchestrator.chaos.attendant.witness import Witness
 from orchestrator.chaos.processes import ProcessId
 from orchestrator.deployment import RunningDeployment
 from orchestrator.errors import ConfigError
+from orchestrator.points import Point
 from orchestrator.wiring import System
 
 logger = logging.getLogger(__name__)
@@ -89,7 +92,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     do: str
     deployment: str = ""
+    deployments: list[str] = []
     seconds: float = 0.0
+    point: Point = Point.SUBMIT_REGISTERED
+    nth: int = 1
 
 
 def state_of(system: System, changes: Mapping[str, int], planted: str = "") -> DebugState:
@@ -215,6 +221,9 @@ class Service:
         if command.do == "follow":
             await self._follow(reader, writer)
             return
+        if command.do == "passage":
+            await self._await_passage(command, reader, writer)
+            return
         writer.write(self._do(command))
         await writer.drain()
 
@@ -232,6 +241,20 @@ class Service:
             writer.write(_line({"following": True}))
             await reader.read()  # a follower says nothing more: what ends this is its going away
         finally:
+            leave()
+
+    async def _await_passage(
+        self, command: Command, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        passed, leave = self._witness.expect(command.point, command.nth, command.deployments)
+        gone = asyncio.ensure_future(reader.read())  # who waits for it says nothing meanwhile
+        try:
+            await asyncio.wait({passed, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if passed.done():
+                writer.write(_line({"done": "passage", "deployment": passed.result()}))
+                await writer.drain()
+        finally:
+            gone.cancel()
             leave()
 
     def _do(self, command: Command) -> bytes:

@@ -4,8 +4,10 @@ Nobody follows most of the time; then a passage costs one comparison. A follower
 let go, so that nothing piles up here.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -23,12 +25,20 @@ Tell = Callable[[bytes], None]
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
+@dataclass(slots=True)
+class _Expected:
+    point: Point
+    deployments: frozenset[str]
+    left: int
+
+
 class Witness:
     """The observer of a gateway that may be broken."""
 
     def __init__(self) -> None:
         self._followers: dict[Tell, None] = {}
         self._watched: set[str] = set()
+        self._expected: dict[asyncio.Future[str], _Expected] = {}
         journal = Journal(time.perf_counter, sink=self._tell)
         self._journal = journal
         self._recorder = Recorder(journal, (), _fires_nothing)
@@ -45,8 +55,24 @@ class Witness:
         self._followers[tell] = None
         return lambda: self._followers.pop(tell, None) and None
 
+    def expect(
+        self, point: Point, nth: int, deployments: Sequence[str]
+    ) -> tuple[asyncio.Future[str], Callable[[], None]]:
+        """Returns what is done when so many have passed a point from now on, and what ends that.
+
+        Args:
+            point: Which.
+            nth: How many, at least 1.
+            deployments: Whose passages count.
+        """
+        passed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._expected[passed] = _Expected(point, frozenset(deployments), nth)
+        return passed, lambda: self._expected.pop(passed, None) and None
+
     def __call__(self, passage: Passage) -> None:
-        """Notes a passage, if anybody follows."""
+        """Notes a passage, if anybody follows or waits for it."""
+        if self._expected:
+            self._count(passage)
         if not self._followers:
             return
         self._recorder(passage)
@@ -55,6 +81,13 @@ class Witness:
             if request.request_id not in self._watched:  # the first deployment that takes it
                 self._watched.add(request.request_id)
                 request.channel.watch(lambda: self._ended(request))
+
+    def _count(self, passage: Passage) -> None:
+        for passed, expected in self._expected.items():
+            if passage.point is expected.point and passage.deployment in expected.deployments:
+                expected.left -= 1
+                if expected.left <= 0 and not passed.done():
+                    passed.set_result(passage.deployment)
 
     def _ended(self, request: PriorityRequest) -> None:
         ending = request.channel.ending

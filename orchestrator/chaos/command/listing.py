@@ -10,8 +10,9 @@ from rich.table import Table
 from orchestrator.chaos.command.app import app, mistakes_told, say
 from orchestrator.chaos.invariants.verdict import CHECKS
 from orchestrator.chaos.report.terminal import console
-from orchestrator.chaos.scenario.catalogue import CATALOGUE
+from orchestrator.chaos.scenario.catalogue import CATALOGUE, UNITS
 from orchestrator.chaos.scenario.reading import shipped
+from orchestrator.chaos.scenario.sections import Fault
 from orchestrator.chaos.verdict.live import LIVE_CHECKS
 from orchestrator.points import Point
 
@@ -64,13 +65,20 @@ def _faults() -> Rows:
             "target": kind.target,
             "fault": kind.name,
             "what": kind.about,
-            "takes": ", ".join(sorted(kind.takes)) or "-",
+            "takes": ", ".join(map(_with_default, sorted(kind.takes))) or "-",
+            "runs in": ", ".join(sorted(kind.worlds)),
             "landed if": kind.evidence,
             "undo": kind.undo,
             "stresses": ", ".join(kind.stresses),
         }
         for kind in CATALOGUE.values()
     ]
+
+
+def _with_default(key: str) -> str:
+    """A key of a fault, and what it is if it isn't told."""
+    default = Fault.model_fields["for_" if key == "for" else key].default
+    return key if default is None else f"{key} {default}{UNITS.get(key, '')}"
 
 
 def _scenarios() -> Rows:

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from orchestrator.chaos.command.app import app, leave, mistakes_told, refuse, say, tell
+from orchestrator.chaos.command.past import run_as_of
 from orchestrator.chaos.scenario.reading import find_scenario, runs_in
 from orchestrator.chaos.simulation import __main__ as shell
 from orchestrator.chaos.simulation.campaign import Settings
@@ -28,6 +29,10 @@ class Mode(StrEnum):
 
 Modes = Annotated[Mode, typer.Option(help="safety: any faults; liveness: all must come back.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
+Grid = Annotated[
+    float | None,
+    typer.Option(min=0.0, help="Milliseconds on whose multiples timers meet; else the seed says."),
+]
 ScenarioName = Annotated[str, typer.Option("--scenario", help="What the seed plays.")]
 
 
@@ -43,6 +48,10 @@ def sim(
     check_determinism: Annotated[
         bool, typer.Option(help="Each seed twice; both must leave the same trace.")
     ] = False,
+    grid: Grid = None,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0.0, help="Seconds after which no further seed counts.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON.")] = False,
 ) -> None:
     """Runs seeds through the real system in virtual time, with faults.
@@ -61,6 +70,8 @@ def sim(
             if lines := runs_in(find_scenario(scenario), "sim"):
                 refuse("\n".join(lines))
         arguments += ["--scenario", scenario]
+    arguments += _with_grid(grid)
+    arguments += ["--time-limit", str(time_limit)] if time_limit is not None else []
     if check_determinism:
         arguments.append("--check-determinism")
     if as_json:
@@ -76,6 +87,10 @@ def replay(
     scenario: ScenarioName = "",
     trace: Annotated[Path | None, typer.Option(help="Where the journal goes.")] = None,
     show_plan: Annotated[bool, typer.Option(help="Print the plan as JSON.")] = False,
+    grid: Grid = None,
+    commit: Annotated[
+        str, typer.Option(help="As that commit of this checkout ran it; the tree stays as it is.")
+    ] = "",
 ) -> None:
     """Runs one seed or plan again, exactly as it was, and tells all of it.
 
@@ -84,13 +99,23 @@ def replay(
       orchestrator chaos replay 42 --trace trace.ndjson
 
       orchestrator chaos replay smallest.json
+
+      orchestrator chaos replay 42 --commit 6ad03ec
     """
-    what = ["--replay", seed] if seed.isdecimal() else ["--plan", seed]
-    arguments = [*what, "--mode", mode]
+    what = ["--replay", seed] if seed.isdecimal() else ["--plan", str(Path(seed).absolute())]
+    arguments = [*what, "--mode", mode, *_with_grid(grid)]
     arguments += ["--scenario", scenario] if scenario else []
-    arguments += ["--trace", str(trace)] if trace is not None else []
+    arguments += ["--trace", str(trace.absolute())] if trace is not None else []
     arguments += ["--show-plan"] if show_plan else []
-    leave(shell.main(arguments))
+    if not commit:
+        leave(shell.main(arguments))
+    with mistakes_told():
+        code = run_as_of(commit, arguments)
+    leave(code)
+
+
+def _with_grid(grid: float | None) -> list[str]:
+    return [] if grid is None else ["--grid", str(grid)]
 
 
 @app.command()

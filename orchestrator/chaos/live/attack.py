@@ -12,12 +12,13 @@ from orchestrator.chaos.live.reach import NOT_OURS
 from orchestrator.chaos.live.starving import starved
 from orchestrator.chaos.live.target import attached
 from orchestrator.chaos.processes import ProcessId
-from orchestrator.chaos.scenario.catalogue import CATALOGUE
-from orchestrator.chaos.scenario.reading import parse_scenario
+from orchestrator.chaos.scenario.catalogue import CATALOGUE, PASSAGE, REPEATED
+from orchestrator.chaos.scenario.reading import WHEN, parse_scenario
 from orchestrator.chaos.scenario.sections import ANY, Fault
 from orchestrator.errors import ConfigError
 
 TARGETS = ("worker", "gateway")
+LATER = WHEN | REPEATED | PASSAGE | {"after_tokens"}
 
 
 def fault_from(name: str, *, whom: str, lasts: str, settings: Sequence[str]) -> Fault:
@@ -29,7 +30,15 @@ def fault_from(name: str, *, whom: str, lasts: str, settings: Sequence[str]) -> 
     known = [fault for kind, fault in CATALOGUE if kind in TARGETS and fault not in NOT_OURS]
     target = next((target for target in TARGETS if (target, name) in CATALOGUE), None)
     if target is None or name not in known:
-        raise ConfigError(f"no fault {name!r} of a worker or gateway; {', '.join(known)}")
+        raise ConfigError(
+            f"no fault {name!r} of a worker or gateway; {', '.join(known)}; those of a provider"
+            " need a proxy before it: orchestrator chaos proxy --fault"
+        )
+    for key in (item.split("=", 1)[0].strip() for item in settings):
+        if key in LATER:
+            raise ConfigError(
+                f"--set {key}: an attack strikes once, at once; scenarios wait and repeat"
+            )
     keys = [f"{target}: {whom}", f"do: {name}"]
     keys += [f"for: {lasts}"] if lasts else []
     keys += [item.replace("=", ": ", 1) for item in settings]

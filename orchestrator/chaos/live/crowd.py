@@ -53,6 +53,9 @@ class Crowd:
     prompts: Prompts
     sent: int = 0
     on_sent: Callable[[], None] = field(default=lambda: None)
+    _listeners: dict[int, Callable[[str, int], None]] = field(
+        default_factory=dict[int, Callable[[str, int], None]]
+    )
     recent: deque[str] = field(default_factory=lambda: deque[str](maxlen=RECENT))
     """Outcomes of those who went last."""
     _windows: dict[int, Fault] = field(default_factory=dict[int, Fault])
@@ -65,6 +68,15 @@ class Crowd:
         """Lets a share of those who come behave badly; returns what ends it."""
         self._windows[number] = fault
         return lambda: self._windows.pop(number, None) and None
+
+    def listen(self, tell: Callable[[str, int], None]) -> Callable[[], None]:
+        """Tells of each token that is read, by the request's name and how many it has now.
+
+        Returns what ends it.
+        """
+        key = id(tell)
+        self._listeners[key] = tell
+        return lambda: self._listeners.pop(key, None) and None
 
     async def come(self, prefix: str, seconds: float, *, must_succeed: bool = False) -> None:
         """Sends requests for so long; those that are out stay out.
@@ -101,7 +113,7 @@ class Crowd:
 
     def send(self, wish: Wish) -> "asyncio.Task[str]":
         """Lets one come."""
-        visitor = Visitor(self.address, wish, self.journal, self.recent.append)
+        visitor = Visitor(self.address, wish, self.journal, self.recent.append, self._heard)
         task = asyncio.create_task(visitor.visit())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -121,6 +133,10 @@ class Crowd:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _heard(self, name: str, tokens: int) -> None:
+        for tell in tuple(self._listeners.values()):
+            tell(name, tokens)
 
     def _wish(
         self,

@@ -24,6 +24,7 @@ LOOK_SECONDS = 0.005
 DUTY_SECONDS = 0.1
 SIGNALS = {"crash": signal.SIGKILL, "segv": signal.SIGSEGV, "exit": signal.SIGTERM}
 STOPPED = "T"
+IS_STOPPED = f"state {STOPPED} in /proc"
 
 Hosts = Callable[[], Awaitable[list[tuple[str, ProcessId]]]]
 """The hosts that live now, each with its deployment."""
@@ -77,8 +78,8 @@ class Hand:
         name, process = self._chance.choice(hosts)
         try:
             with Held(process, below=self._gateway) as held:
-                if await self._do(held, fault):
-                    landed(name, _evidence(fault))
+                if evidence := await self._do(held, fault):
+                    landed(name, evidence)
                 if fault.do == "stop":
                     await asyncio.sleep(fault.for_)
                     self._go_on(held)
@@ -105,20 +106,22 @@ class Hand:
             except NotOursError:
                 self._forget(process)
 
-    async def _do(self, held: Held, fault: Fault) -> bool:
+    async def _do(self, held: Held, fault: Fault) -> str:
+        """Returns what shows that it landed; empty if it didn't."""
         match fault.do:
             case "stop":
-                return await self._stop(held)
+                return IS_STOPPED if await self._stop(held) else ""
             case "slow":
                 return await self._slow(held, fault)
             case "wedge":
                 held.send(signal.SIGUSR1)
-                return await _ends(held, DEATH_SECONDS)
+                ended = await _ends(held, DEATH_SECONDS)
             case "oom":
-                return await self._starve(held, fault)
+                ended = await self._starve(held, fault)
             case _:
                 held.send(SIGNALS[fault.do])
-                return await _ends(held, DEATH_SECONDS)
+                ended = await _ends(held, DEATH_SECONDS)
+        return "the process ended" if ended else ""
 
     async def _stop(self, held: Held) -> bool:
         self._guardian.remember(continuing(held.which))
@@ -140,15 +143,21 @@ class Hand:
         self._stopped.pop(process, None)
         self._guardian.forget(continuing(process))
 
-    async def _slow(self, held: Held, fault: Fault) -> bool:
+    async def _slow(self, held: Held, fault: Fault) -> str:
         loop = asyncio.get_running_loop()
-        end, seen = loop.time() + fault.for_, 0
-        while loop.time() < end and not held.ended():
-            seen += await self._stop(held)
-            await asyncio.sleep(DUTY_SECONDS * (1.0 - fault.duty))
+        began, seen, stood = loop.time(), 0, 0.0
+        while loop.time() < began + fault.for_ and not held.ended():
+            if await self._stop(held):
+                seen += 1
+                stood -= loop.time()
+                await asyncio.sleep(DUTY_SECONDS * (1.0 - fault.duty))
+                stood += loop.time()
             self._go_on(held)
             await asyncio.sleep(DUTY_SECONDS * fault.duty)
-        return seen > 1
+        seconds = loop.time() - began
+        if seen <= 1:
+            return ""
+        return f"{IS_STOPPED} {seen} times, for {stood / seconds:.0%} of {seconds:.1f} s"
 
     async def _starve(self, held: Held, fault: Fault) -> bool:
         pid = held.which.pid
@@ -177,19 +186,13 @@ class Hand:
                 with contextlib.suppress(NotOursError):
                     held.append(stack.enter_context(Held(process, below=self._gateway)))
                     if await self._stop(held[-1]):
-                        landed(name, _evidence(fault))
+                        landed(name, IS_STOPPED)
                     await asyncio.sleep(fault.interval)
             await asyncio.sleep(fault.for_)
             self._chance.shuffle(held)
             for one in held:
                 self._go_on(one)
                 await asyncio.sleep(fault.interval)
-
-
-def _evidence(fault: Fault) -> str:
-    if fault.do in ("stop", "slow", "swizzle"):
-        return f"state {STOPPED} in /proc"
-    return "the process ended"
 
 
 def _used(pid: int) -> int:

@@ -9,6 +9,7 @@ from orchestrator.chaos.journal import Journal, Kind
 from orchestrator.chaos.live.crowd import MANNERS, Crowd
 from orchestrator.chaos.live.guardian import Guardian
 from orchestrator.chaos.live.hand import Hand
+from orchestrator.chaos.live.moments import Moments
 from orchestrator.chaos.live.reloading import reload
 from orchestrator.chaos.live.starving import starved
 from orchestrator.chaos.live.target import END_SECONDS, Target
@@ -32,6 +33,7 @@ class Injector:
         guardian: Told of the undos of what is done to the gateway's process.
         fronts: The place of each provider, by deployment.
         crowd: Those who ask.
+        moments: When each begins.
         journal: Told what was planned, landed and healed.
     """
 
@@ -44,6 +46,7 @@ class Injector:
         guardian: Guardian,
         fronts: Mapping[str, Front],
         crowd: Crowd,
+        moments: Moments,
         journal: Journal,
     ) -> None:
         self._scenario = scenario
@@ -55,8 +58,7 @@ class Injector:
         self._crowd = crowd
         self._journal = journal
         self._numbers: dict[Active, int] = {}
-        self._sent = asyncio.Event()
-        crowd.on_sent = self._sent.set
+        self._moments = moments
 
     def __repr__(self) -> str:
         return f"<Injector, {len(self._scenario.faults)} faults>"
@@ -91,29 +93,37 @@ class Injector:
             self._landed(number, evidence="counted at the provider's place", request=request)
 
     async def _strikes(self, number: int, fault: Fault) -> None:
-        await self._begin(fault)
+        # a moment that hasn't come by the time at which nobody asks any more doesn't come
+        patience = max(self._scenario.load.for_, fault.at) + self._scenario.system.deadline
+        end = asyncio.get_running_loop().time() + patience
         for time in range(fault.times):
             if time and fault.every is not None:
                 await asyncio.sleep(fault.every)
-            match fault.target:
-                case "worker":
-                    await self._hand.strike(fault, self._noting(number))
-                case "provider":
-                    await self._poison_provider(number, fault)
-                case "client":
-                    await self._client(number, fault)
-                case _:
-                    await self._gateway(number, fault)
+            whom = await self._whom(fault, end, first=time == 0)
+            if not whom:
+                break
+            await self._strike(number, fault.model_copy(update={fault.target: whom}))
         self._journal.record(Kind.FAULT_HEALED, fault=number)
 
-    async def _begin(self, fault: Fault) -> None:
-        if fault.after_requests is None:
-            await asyncio.sleep(fault.at)
-            return
-        begun = self._crowd.sent
-        while self._crowd.sent - begun < fault.after_requests:
-            self._sent.clear()
-            await self._sent.wait()
+    async def _whom(self, fault: Fault, end: float, *, first: bool) -> str:
+        """Waits for the moment and returns whom it meets; empty if it doesn't come."""
+        with suppress(TimeoutError, ConfigError):  # what could not be done has not landed
+            async with asyncio.timeout_at(end):
+                if first:
+                    await self._moments.begin(fault)
+                return await self._moments.come(fault)
+        return ""
+
+    async def _strike(self, number: int, fault: Fault) -> None:
+        match fault.target:
+            case "worker":
+                await self._hand.strike(fault, self._noting(number))
+            case "provider":
+                await self._poison_provider(number, fault)
+            case "client":
+                await self._client(number, fault)
+            case _:
+                await self._gateway(number, fault)
 
     def _noting(self, number: int) -> Callable[[str, str], None]:
         def landed(deployment: str, evidence: str) -> None:
@@ -197,6 +207,7 @@ def toxic_of(fault: Fault) -> Toxic:
         toxicity=fault.toxicity,
         after_tokens=fault.after_tokens,
         how=fault.how,
+        where=fault.where,
         code=fault.code,
         error=fault.error,
         retry_after=fault.retry_after,

@@ -10,6 +10,7 @@ import msgspec
 from orchestrator.chaos.attendant.service import SOCKET, Command, DebugState
 from orchestrator.chaos.journal import Event
 from orchestrator.errors import ConfigError
+from orchestrator.points import Point
 
 LINE_BYTES = 1 << 22
 _events = msgspec.json.Decoder(Event)
@@ -46,6 +47,23 @@ class Inside:
         answer = msgspec.json.decode(line, type=dict[str, str])
         if "error" in answer:
             raise ConfigError(answer["error"])
+
+    async def passage(self, point: Point, nth: int, deployments: list[str]) -> str:
+        """Waits until so many have passed a point from now on; returns where the last one did.
+
+        Args:
+            point: Which.
+            nth: How many, at least 1.
+            deployments: Whose passages count.
+
+        Raises:
+            ConfigError: The gateway ended meanwhile.
+        """
+        command = Command(do="passage", point=point, nth=nth, deployments=deployments)
+        answer = msgspec.json.decode(await self._ask(command), type=dict[str, str])
+        if "error" in answer:
+            raise ConfigError(answer["error"])
+        return answer["deployment"]
 
     async def follow(self, take: Callable[[Event], None]) -> None:
         """Gives every event to `take` from now on, until `leave`."""

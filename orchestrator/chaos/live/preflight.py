@@ -18,6 +18,7 @@ from orchestrator.chaos.live.reach import must_be_within_reach
 from orchestrator.chaos.live.target import Target, attached, started
 from orchestrator.chaos.provenance import FROM, hash_of, provenance
 from orchestrator.chaos.provider.front import Front
+from orchestrator.chaos.scenario.sections import Fault
 from orchestrator.chaos.verdict.steady import bounds_of
 from orchestrator.config import load
 from orchestrator.errors import ConfigError
@@ -35,6 +36,8 @@ class Ground:
     """The place of each provider, by deployment."""
     state: DebugState
     """As it is once all is ready."""
+    serving: Mapping[str, str]
+    """The deployment at which a request runs now, by the request's name."""
 
 
 async def prepare(
@@ -60,12 +63,18 @@ async def prepare(
         target = await attached(options.attach, place, sure=options.sure)
     else:
         target, fronts = await _start(stack, options, journal)
-    await target.inside.follow(lambda event: _pass_on(event, journal, origin))
+    serving: dict[str, str] = {}
+
+    def take(event: Event) -> None:
+        _note_where(event, serving)
+        _pass_on(event, journal, origin)
+
+    await target.inside.follow(take)
     stack.push_async_callback(target.inside.leave)
     state = await _wait_until_ready(target)
     for one in state.deployments:
         describe(journal, one)
-    return Ground(target=target, fronts=fronts, state=state)
+    return Ground(target=target, fronts=fronts, state=state, serving=serving)
 
 
 def tell_of_targets(options: Options, ground: Ground) -> None:
@@ -80,7 +89,18 @@ def tell_of_targets(options: Options, ground: Ground) -> None:
     for name, front in ground.fronts.items():
         tell(f"{name}: its provider's place is port {front.port}")
     for fault in options.scenario.faults:
-        tell(f"at {fault.at:g} s: {fault.target} {fault.do}, {fault.whom}, {fault.times} times")
+        tell(f"{_when(fault)}: {fault.target} {fault.do}, {fault.whom}, {fault.times} times")
+
+
+def _when(fault: Fault) -> str:
+    begin = f"at {fault.at:g} s"
+    if fault.after_requests is not None:
+        begin = f"after {fault.after_requests} requests"
+    if fault.at_point is not None:
+        return f"{begin}, at passage {fault.nth} of {fault.at_point}"
+    if fault.target == "worker" and fault.after_tokens:
+        return f"{begin}, after {fault.after_tokens} tokens of an answer"
+    return begin
 
 
 def _introduce(options: Options, journal: Journal) -> None:
@@ -133,6 +153,15 @@ async def _start(
         )
     )
     return target, fronts
+
+
+def _note_where(event: Event, serving: dict[str, str]) -> None:
+    if event.request is None:
+        return
+    if event.kind is Kind.ATTEMPT_START:
+        serving[event.request] = str(event.value.get("deployment", ""))
+    elif event.kind is Kind.ATTEMPT_END:
+        serving.pop(event.request, None)
 
 
 def _pass_on(event: Event, journal: Journal, origin: float) -> None:

@@ -18,6 +18,7 @@ from orchestrator.chaos.live.figures import is_whole
 from orchestrator.chaos.live.guardian import Guardian
 from orchestrator.chaos.live.hand import Hand, hosts_of
 from orchestrator.chaos.live.injector import Injector
+from orchestrator.chaos.live.moments import Moments
 from orchestrator.chaos.live.options import Options
 from orchestrator.chaos.live.preflight import LOOK, Ground, prepare, tell_of_targets
 from orchestrator.chaos.live.strain import Strain
@@ -95,6 +96,7 @@ class _Run:
             guardian=self._guardian,
             fronts=ground.fronts,
             crowd=crowd,
+            moments=Moments(target, crowd, ground.serving),
             journal=journal,
         )
         for front in ground.fronts.values():

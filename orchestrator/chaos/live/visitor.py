@@ -81,6 +81,7 @@ class Visitor:
         wish: What it wants.
         journal: Told of all that happens to it.
         on_end: Told of the outcome.
+        on_read: Told of each token, by the request's name and how many it has now.
     """
 
     def __init__(
@@ -89,11 +90,13 @@ class Visitor:
         wish: Wish,
         journal: Journal,
         on_end: Callable[[str], None] = lambda _: None,
+        on_read: Callable[[str, int], None] = lambda _, __: None,
     ) -> None:
         self._address = address
         self._wish = wish
         self._journal = journal
         self._on_end = on_end
+        self._on_read = on_read
         self._ear = Ear(wish)
         self._finished = False
         self._read = 0
@@ -189,6 +192,7 @@ class Visitor:
             for number in self._ear.hear(piece):
                 self._read += 1
                 self._journal.record(Kind.READ, request=self._wish.name, index=number)
+                self._on_read(self._wish.name, self._read)
         self._finished = self._finished or choice.get("finish_reason") is not None
         return self._wish.manner in ("cancel", "rst") and self._read >= self._wish.after_tokens
 

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
-from orchestrator.chaos.provider.toxics import BEFORE_THE_ANSWER, Harm, Landed, Toxics
+from orchestrator.chaos.provider.toxics import BEFORE_THE_ANSWER, Harm, Landed, Toxic, Toxics
 from orchestrator.chaos.provider.wire import Asked, GoneError, Wire
 from orchestrator.chaos.provider.wreck import SSE_HEADERS, Wreck, name_in
 
@@ -109,7 +109,7 @@ class Front(ABC):
             task.add_done_callback(self._tasks.discard)
         wire = Wire(reader, writer)
         try:
-            if (refused := self.toxics.meets(lambda harm: harm is Harm.REFUSED)) is not None:
+            if (refused := self.toxics.meets(_refuses_all)) is not None:
                 self.toxics.strike(refused, None)
                 wire.reset()
             while (asked := await wire.read()) is not None:
@@ -136,18 +136,29 @@ class Front(ABC):
                 await watch
 
     async def _spoilt(self, asked: Asked, wire: Wire, wreck: Wreck) -> None:
-        first = self.toxics.meets(BEFORE_THE_ANSWER.__contains__)
-        if first is not None and await wreck.before(first):
+        first = self.toxics.meets(_is_before)
+        sent = first is not None and first.toxic.where == "after_send"
+        if first is not None and not sent and await wreck.before(first):
             return
         async with self.origin(asked) as reply:
+            if first is not None and sent and await wreck.before(first):
+                return
             if first is not None and first.toxic.harm is Harm.REPLY_LOST:
                 wire.reset()
             if reply.events is None:
                 await wire.whole(reply.status, reply.body, reply.headers)
                 return
-            later = self.toxics.meets(lambda harm: harm not in BEFORE_THE_ANSWER)
+            later = self.toxics.meets(lambda toxic: not _is_before(toxic))
             await wire.head(reply.status, SSE_HEADERS)
             await wreck.stream(reply.events, later)
+
+
+def _refuses_all(toxic: Toxic) -> bool:
+    return toxic.harm is Harm.REFUSED and toxic.where == "before_send"
+
+
+def _is_before(toxic: Toxic) -> bool:
+    return toxic.harm in BEFORE_THE_ANSWER
 
 
 __all__ = ["LOOPBACK", "Front", "GoneError", "Reply"]

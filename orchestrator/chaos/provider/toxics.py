@@ -32,6 +32,7 @@ class Harm(StrEnum):
 
 
 How = Literal["fin", "rst", "mid_event", "mid_utf8", "clean_no_done"]
+Where = Literal["before_send", "after_send"]
 CUTS: tuple[How, ...] = ("fin", "rst", "mid_event", "mid_utf8", "clean_no_done")
 BEFORE_THE_ANSWER = frozenset(
     {
@@ -56,6 +57,8 @@ class Toxic:
     """Events that pass before it strikes, for what strikes in mid-stream."""
     how: How = "fin"
     """How a cut is made."""
+    where: Where = "before_send"
+    """Whether what strikes before the answer lets the request through to the provider first."""
     code: int = 500
     """HTTP status."""
     error: str = "chaos"
@@ -126,14 +129,14 @@ class Toxics:
         for number in tuple(self._active):
             self.take_off(number)
 
-    def meets(self, harm_of: Callable[[Harm], bool]) -> Active | None:
+    def meets(self, wanted: Callable[[Toxic], bool]) -> Active | None:
         """The toxic that the request in hand meets: the first one on whose share it falls.
 
         Args:
-            harm_of: Which kinds are looked for.
+            wanted: Which kinds are looked for.
         """
         for active in self._active.values():
-            if harm_of(active.toxic.harm) and self._chance.random() < active.toxic.toxicity:
+            if wanted(active.toxic) and self._chance.random() < active.toxic.toxicity:
                 return active
         return None
 

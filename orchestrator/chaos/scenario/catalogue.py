@@ -13,6 +13,21 @@ World = Literal["sim", "live"]
 BOTH: frozenset[World] = frozenset(("sim", "live"))
 SOME = frozenset({"toxicity", "for"})
 REPEATED = frozenset({"every", "times"})
+PASSAGE = frozenset({"at_point", "nth"})
+UNITS: Mapping[str, str] = MappingProxyType(
+    {
+        "every": "s",
+        "for": "s",
+        "interval": "s",
+        "jitter": "s",
+        "retry_after": "s",
+        "seconds": "s",
+        "size": " bytes",
+        "after_tokens": " tokens",
+        "n": " of them",
+    }
+)
+"""In what a key's default is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +64,7 @@ def _worker(name: str, about: str, *takes: str, undo: str, evidence: str) -> Fau
         target="worker",
         name=name,
         about=about,
-        takes=REPEATED | set(takes),
+        takes=REPEATED | PASSAGE | {"after_tokens"} | set(takes),
         undo=undo,
         evidence=evidence,
         stresses=("I1", "I3", "I4", "I14", "I19"),
@@ -92,7 +107,7 @@ def _gateway(
         target="gateway",
         name=name,
         about=about,
-        takes=frozenset(takes),
+        takes=PASSAGE | set(takes),
         undo=undo,
         evidence=evidence,
         stresses=invariants,
@@ -109,7 +124,7 @@ _ALL = (
         "SIGSTOP and SIGCONT in turns; `duty` is the share of time that it runs",
         *("for", "duty"),
         undo="SIGCONT",
-        evidence="state T in /proc, again and again",
+        evidence="state T in /proc, again and again, for the measured share of the time",
     ),
     _worker(
         "wedge",
@@ -131,12 +146,12 @@ _ALL = (
         undo="SIGCONT",
         evidence="state T in /proc",
     ),
-    _provider("refused", "the connection is reset, whatever is asked"),
-    _provider("status", "an HTTP error", "code", "error", "retry_after"),
-    _provider("latency", "the answer begins later", "seconds", "jitter"),
+    _provider("refused", "the connection is reset, whatever is asked", "where"),
+    _provider("status", "an HTTP error", "code", "error", "retry_after", "where"),
+    _provider("latency", "the answer begins later", "seconds", "jitter", "where"),
     _provider("stall", "silence within the stream", "after_tokens"),
-    _provider("comments_only", "keep-alive comments and nothing else"),
-    _provider("header_then_hang", "headers, then silence"),
+    _provider("comments_only", "keep-alive comments and nothing else", "where"),
+    _provider("header_then_hang", "headers, then silence", "where"),
     _provider("reply_lost", "the request is served, the answer is lost"),
     _provider("cut", "the stream breaks off", "after_tokens", "how"),
     _provider("dup_tokens", "one event comes twice", "after_tokens"),

@@ -121,6 +121,10 @@ def _against_the_catalogue(
         yield Finding(line=document.line_of(place), path=place, text=text)
         return
     takes = CATALOGUE[target, name].takes
+    if target == "worker" and {"at_point", "after_tokens"} <= fault.keys():
+        path = ("faults", index, "after_tokens")
+        text = "either a point is waited for, or so many tokens of an answer; found both"
+        yield Finding(line=document.line_of(path), path=path, text=text)
     for key in fault:
         if key in known and key not in takes | WHEN:
             path = ("faults", index, key)

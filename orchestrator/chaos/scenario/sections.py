@@ -4,9 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from orchestrator.chaos.provider.toxics import How
+from orchestrator.chaos.provider.toxics import How, Where
 from orchestrator.chaos.scenario.catalogue import TARGETS, Target
-from orchestrator.chaos.scenario.values import Bound, bound, per_time, share
+from orchestrator.chaos.scenario.values import Bound, bound, per_time, point, share
+from orchestrator.points import Point
 from orchestrator.reading.quantities import seconds, text, whole
 from orchestrator.reading.quantities import size as bytes_
 from orchestrator.reading.sections import Count, Duration, NonEmpty, Section
@@ -88,6 +89,10 @@ class Fault(Section):
     """When, from the begin of the load."""
     after_requests: Count | None = None
     """Or when so many requests have been sent."""
+    at_point: Annotated[Point, point()] | None = None
+    """And then when somebody in that deployment passes this point of the code."""
+    nth: Count = 1
+    """For so many times since."""
     worker: NonEmpty | None = None
     """The deployment, or `any`."""
     provider: NonEmpty | None = None
@@ -103,6 +108,7 @@ class Fault(Section):
     """Share of the requests that it meets."""
     after_tokens: Annotated[int, whole(0, 100_000)] = 0
     how: How = "fin"
+    where: Where = "before_send"
     code: Annotated[int, whole(100, 599)] = 500
     error: NonEmpty = "server_error"
     retry_after: Atleast0 | None = None

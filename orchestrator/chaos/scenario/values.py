@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from pydantic import ValidationInfo
 
+from orchestrator.points import Point
 from orchestrator.reading.quantities import SECONDS, Value, not_allowed
 
 _RATE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)/(s|m)", re.ASCII)
@@ -71,6 +72,18 @@ def bound(*, timed: bool = False) -> Value:
         return Bound(found[1], float(found[2]) * unit, found[0])
 
     return Value(read, {"type": "string", "pattern": f"^{_BOUND.pattern}$"})
+
+
+def point() -> Value:
+    """A named place in the code."""
+    names = [known.value for known in Point]
+
+    def read(value: object, _: ValidationInfo) -> Point:
+        if value not in names:
+            raise not_allowed("a point; `orchestrator chaos list points` has them all")
+        return Point(value)
+
+    return Value(read, {"type": "string", "enum": names})
 
 
 def share() -> Value:

@@ -6,6 +6,7 @@ of the scenario was missed, 130 interrupted.
 """
 
 import argparse
+import math
 import sys
 import time
 from pathlib import Path
@@ -65,6 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--selftest", action="store_true", help="run until each planted bug is found")
     parser.add_argument("--scenario", type=_scenario, metavar="NAME", help="what each seed plays")
     parser.add_argument("--mode", choices=("safety", "liveness"), default="safety")
+    parser.add_argument(
+        "--grid", type=_grid, metavar="MS", help="timers meet on its multiples; else the seed says"
+    )
+    parser.add_argument(
+        "--time-limit", type=_seconds, default=math.inf, metavar="S", help="no further seed then"
+    )
     parser.add_argument("--jobs", type=_jobs, default=1, help="processes")
     parser.add_argument("--limit", type=_jobs, default=200, help="seeds per planted bug")
     parser.add_argument("--only", default="", metavar="TEXT", help="planted bugs with that text")
@@ -83,6 +90,18 @@ def _seeds(text: str) -> range:
     if not seeds:
         raise argparse.ArgumentTypeError(f"{text} holds no seed")
     return seeds
+
+
+def _grid(text: str) -> float:
+    """Milliseconds as seconds."""
+    return _seconds(text) / 1000
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError("a number from 0 on")
+    return number
 
 
 def _jobs(text: str) -> int:
@@ -110,9 +129,18 @@ def _campaign(options: argparse.Namespace) -> int:
         mode=options.mode,
         check_determinism=options.check_determinism,
         scenario=options.scenario,
+        grid=options.grid,
     )
     seeds: range = options.seeds
-    tally = run_seeds(seeds, settings, jobs=options.jobs, on_progress=_Progress(len(seeds)))
+    tally = run_seeds(
+        seeds,
+        settings,
+        jobs=options.jobs,
+        time_limit=options.time_limit,
+        on_progress=_Progress(len(seeds)),
+    )
+    if tally.seeds < len(seeds):
+        sys.stderr.write(f"time is up: {tally.seeds} of {len(seeds)} seeds were run\n")
     if options.json:
         _say(as_json(tally, settings))
     else:
@@ -122,7 +150,7 @@ def _campaign(options: argparse.Namespace) -> int:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    settings = Settings(mode=options.mode, scenario=options.scenario)
+    settings = Settings(mode=options.mode, scenario=options.scenario, grid=options.grid)
     plan: Plan = options.plan if options.plan is not None else settings.plan(options.replay)
     if options.show_plan:
         _say(plan.as_json())

@@ -1,9 +1,12 @@
 """Many seeds, one after the other or on several cores, and what came of them in a few lines."""
 
+import math
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from orchestrator.chaos.journal import Event, Kind
 from orchestrator.chaos.scenario.sections import Scenario
@@ -87,12 +90,14 @@ class Settings:
     """Whether every seed runs twice and must leave the same trace."""
     scenario: Scenario | None = None
     """What every seed plays; None draws a plan of its own from each."""
+    grid: float | None = None
+    """Seconds onto whose multiples timers are put off; None leaves it to the seed."""
 
     def plan(self, seed: int) -> Plan:
         """What that seed runs."""
-        if self.scenario is not None:
-            return stage(self.scenario, seed)
-        return draw(seed, self.mode)
+        scenario = self.scenario
+        plan = draw(seed, self.mode) if scenario is None else stage(scenario, seed)
+        return plan if self.grid is None else msgspec.structs.replace(plan, grid=self.grid)
 
 
 def findings_of(report: Report) -> list[str]:
@@ -148,14 +153,16 @@ def run_seeds(
     settings: Settings,
     *,
     jobs: int = 1,
+    time_limit: float = math.inf,
     on_progress: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
-    """Runs all seeds and sums up.
+    """Runs all seeds, or as many as there is time for, and sums up.
 
     Args:
         seeds: Which.
         settings: How.
         jobs: Processes; each has its own loop and its own world.
+        time_limit: Seconds after which no further seed is counted.
         on_progress: Told after every seed.
     """
     tally = Tally()
@@ -164,6 +171,8 @@ def run_seeds(
         tally.add(outcome)
         tally.real_seconds = time.perf_counter() - began
         on_progress(tally)
+        if tally.real_seconds >= time_limit:
+            break
     return tally
 
 

@@ -14,6 +14,9 @@ from orchestrator.points import Point
 from orchestrator.policies.queue import OnFull
 from orchestrator.routing.route import Midstream, Strategy
 
+TOKEN_SECONDS = 0.02
+"""Between two tokens, unless a plan says otherwise."""
+
 Mode = Literal["safety", "liveness"]
 Pace = Literal["eager", "slow", "never"]
 Telling = Literal["openai", "anthropic", "nothing", "more", "less"]
@@ -117,7 +120,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start_seconds: float = 0.0
     bad_starts: tuple[int, ...] = ()
     """Numbers of the starts that fail, from 0."""
-    token_seconds: float = 0.02
+    token_seconds: float = TOKEN_SECONDS
     resumable: bool = False
     """Whether its runners go on with an answer exactly."""
     prefill: bool = False
@@ -166,6 +169,8 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     point: Point | None = None
     nth: int = 0
     """Which passage in that deployment, from 0."""
+    since: float = 0.0
+    """Seconds; passages before aren't counted."""
     delay: float = 0.0
     """Seconds from the passage to the fault, or by which time is stretched."""
     seconds: float = 0.0

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from orchestrator.chaos.journal import NOTHING, Journal, Kind, Scalar
 from orchestrator.chaos.simulation.plan import Injection
@@ -13,8 +14,14 @@ from orchestrator.request import PriorityRequest
 
 Fire = Callable[[Injection, PriorityRequest | None], None]
 
-
 RESUME = {"resume": True}
+
+
+@dataclass(slots=True)
+class _Planned:
+    injection: Injection
+    left: int
+    """Passages that go by before it strikes; below 0 it has."""
 
 
 class Recorder:
@@ -34,12 +41,11 @@ class Recorder:
         self._deployments: dict[str, RunningDeployment] = {}
         self._queued: set[tuple[str, str]] = set()  # request, deployment in whose queue it waits
         self._roots: list[BaseException] = []
-        self._counts: Counter[tuple[str, Point]] = Counter()
-        self._planned: dict[tuple[str, Point], dict[int, list[Injection]]] = {}
+        self._planned: dict[tuple[str, Point], list[_Planned]] = {}
         for injection in injections:
             if injection.point is not None:
-                place = self._planned.setdefault((injection.deployment, injection.point), {})
-                place.setdefault(injection.nth, []).append(injection)
+                place = self._planned.setdefault((injection.deployment, injection.point), [])
+                place.append(_Planned(injection, injection.nth))
 
     def watch(self, deployments: Sequence[RunningDeployment]) -> None:
         """Names deployments, once they are built and before they start."""
@@ -55,10 +61,13 @@ class Recorder:
         planned = self._planned.get((passage.deployment, passage.point))
         if planned is None:
             return
-        number = self._counts[passage.deployment, passage.point]
-        self._counts[passage.deployment, passage.point] += 1
-        for injection in planned.pop(number, ()):
-            self._fire(injection, passage.request)
+        now = asyncio.get_running_loop().time()
+        for one in planned:
+            if now < one.injection.since:
+                continue
+            if one.left == 0:
+                self._fire(one.injection, passage.request)
+            one.left -= 1
 
     def _write(self, passage: Passage) -> None:
         match passage.point:

@@ -11,6 +11,7 @@ import msgspec
 from orchestrator.chaos.provider.toxics import Harm
 from orchestrator.chaos.scenario.sections import ANY, Fault, Load, Scenario, System
 from orchestrator.chaos.simulation.plan import (
+    TOKEN_SECONDS,
     Action,
     Caller,
     Dice,
@@ -21,6 +22,7 @@ from orchestrator.chaos.simulation.plan import (
     Weather,
 )
 from orchestrator.chaos.simulation.swarm import GRID
+from orchestrator.points import Point
 
 LOCAL, SECOND, PROVIDER, ROUTE = "local", "second", "provider", "chat"
 NAMES = {
@@ -174,11 +176,23 @@ def _injections(
         if fault.whom in (ANY, name) and (fault.target == "gateway" or name != PROVIDER)
     ]
     return [
-        injection
+        _moved(injection, fault, at)
         for name in whom
         for at in _times(fault, begin, 0.0)
         for injection in _strikes(fault, name, at + chance.choice((0.0, GRID)))
     ]
+
+
+def _moved(injection: Injection, fault: Fault, begin: float) -> Injection:
+    """The injection at its passage, if it isn't at a time."""
+    point, delay = fault.at_point, (injection.at or begin) - begin
+    if point is None:
+        if fault.target != "worker" or not fault.after_tokens:
+            return injection
+        point, delay = Point.TOKEN_FIRST, delay + (fault.after_tokens - 0.5) * TOKEN_SECONDS
+    return msgspec.structs.replace(
+        injection, at=None, point=point, nth=fault.nth - 1, since=begin, delay=delay
+    )
 
 
 def _times(fault: Fault, begin: float, lasts: float) -> list[float]:
@@ -220,7 +234,7 @@ def _dice(fault: Fault, system: System) -> Dice:
         return Dice(trouble=Trouble.REFUSED)
     after = fault.after_tokens
     match Harm(fault.do):
-        case Harm.REFUSED:
+        case Harm.REFUSED if fault.where == "before_send":
             return Dice(trouble=Trouble.REFUSED)
         case Harm.STATUS:
             return _status(fault)

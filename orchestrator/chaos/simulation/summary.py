@@ -48,9 +48,10 @@ def lines_of(tally: Tally, settings: Settings) -> Iterator[str]:
     if tally.diverged:
         yield f"seeds that left two traces: {', '.join(map(str, tally.diverged[:20]))}"
     if wrong := tally.failed or tally.missed:
-        scenario = f" --scenario {settings.scenario.name}" if settings.scenario else ""
+        more = f" --scenario {settings.scenario.name}" if settings.scenario else ""
+        more += f" --grid {settings.grid * 1000:g}" if settings.grid is not None else ""
         yield f"{len(wrong)} of {tally.seeds} seeds; to see the first one:"
-        yield f"  {REPLAY} {wrong[0].seed} --mode {settings.mode}{scenario}"
+        yield f"  {REPLAY} {wrong[0].seed} --mode {settings.mode}{more}"
 
 
 def as_json(tally: Tally, settings: Settings) -> str:

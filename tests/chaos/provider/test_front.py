@@ -109,6 +109,22 @@ async def test_each_harm_is_seen_by_who_asks(toxic: Toxic, told: str) -> None:
     assert active.landed == 1
 
 
+@pytest.mark.parametrize("harm", [Harm.STATUS, Harm.REFUSED])
+async def test_what_strikes_after_the_request_was_sent_has_reached_the_provider(
+    harm: Harm,
+) -> None:
+    reached: list[int] = []
+    for where in ("before_send", "after_send"):
+        async with asyncio.timeout(5), Stub(token_seconds=0) as stub, Proxy(stub.url) as proxy:
+            active = proxy.toxics.put_on(Toxic(harm=harm, where=where))
+            text = await read(proxy.url)
+            reached.append(stub.requests)
+
+        assert "[DONE]" not in text
+        assert active.landed == 1
+    assert reached == [0, 1]
+
+
 async def test_a_doubled_token_comes_twice() -> None:
     async with asyncio.timeout(5), Stub(token_seconds=0) as stub:
         stub.toxics.put_on(Toxic(harm=Harm.DUP_TOKENS, after_tokens=2))
@@ -140,7 +156,7 @@ async def test_a_toxic_meets_about_its_share_of_the_requests() -> None:
     async with asyncio.timeout(5), Stub(seed=7) as stub:
         stub.toxics.put_on(Toxic(harm=Harm.STATUS, toxicity=0.25))
         for _ in range(1000):
-            found = stub.toxics.meets(lambda harm: harm is Harm.STATUS)
+            found = stub.toxics.meets(lambda toxic: toxic.harm is Harm.STATUS)
             met += [] if found is None else [found]
 
     assert 200 < len(met) < 300

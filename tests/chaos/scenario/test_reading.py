@@ -49,6 +49,13 @@ def test_every_fault_says_how_it_is_undone_and_what_shows_that_it_landed() -> No
         (HEAD + "faults: [{at: 1s, do: crash}]\n", "exactly one of worker, provider, client"),
         (HEAD + "faults: [{worker: any, do: crush}]\n", 'no fault "crush" of a worker; did you'),
         (HEAD + "faults: [{worker: any, do: crash, code: 1}]\n", "code: means nothing to crash"),
+        (HEAD + "faults: [{worker: any, do: stop, at_point: x}]\n", "list points` has them all"),
+        (HEAD + "faults: [{provider: any, do: cut, nth: 2}]\n", "nth: means nothing to cut"),
+        (
+            HEAD + "faults: [{worker: any, do: crash, at_point: worker.idle, after_tokens: 2}]\n",
+            "x.yaml:5: faults[0].after_tokens: either a point is waited for, or so many tokens",
+        ),
+        (HEAD + "faults: [{provider: any, do: cut, where: after_send}]\n", "where: means nothing"),
         (HEAD + "faults: [{at: 5, worker: any, do: crash}]\n", "faults[0].at: found 5, a duration"),
         ("version: 1\n\tname: x", "x.yaml:2: broken YAML"),
     ],

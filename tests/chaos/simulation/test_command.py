@@ -39,6 +39,26 @@ def test_a_violation_exits_with_one_and_names_the_line_that_replays_it(
     assert "orchestrator chaos replay" in told
 
 
+def test_a_grid_of_ones_own_is_in_the_line_that_replays(capsys: pytest.CaptureFixture[str]):
+    with planted(UNBOUNDED):
+        main(["--seeds", "0:6", "--grid", "5"])
+    line = capsys.readouterr().out.strip().splitlines()[-1]
+
+    assert line.endswith(" --grid 5")
+    assert main(["--replay", "1", "--grid", "5"]) == 0
+    assert main(["--replay", "1"]) == 0
+    with_grid, without = capsys.readouterr().out.strip().splitlines()
+    assert with_grid.split("trace ")[1] != without.split("trace ")[1]
+
+
+def test_no_seed_is_begun_when_the_time_is_up(capsys: pytest.CaptureFixture[str]):
+    assert main(["--seeds", "0:50", "--time-limit", "0"]) == 0
+
+    told = capsys.readouterr()
+    assert told.out.startswith("1 seeds, ")
+    assert told.err.endswith("time is up: 1 of 50 seeds were run\n")
+
+
 def test_a_replay_writes_the_journal_from_which_the_verdict_follows(tmp_path: Path):
     file = tmp_path / "journal.ndjson"
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from orchestrator.chaos.journal import Kind
-from orchestrator.chaos.scenario.reading import shipped
+from orchestrator.chaos.scenario.reading import parse_scenario, shipped
 from orchestrator.chaos.scenario.sections import Scenario
 from orchestrator.chaos.simulation.campaign import missed_of
 from orchestrator.chaos.simulation.mutants.catalogue import MUTANTS
@@ -30,6 +30,34 @@ def test_every_scenario_holds_in_simulation_and_leaves_one_trace(scenario: Scena
     slow = all(fault.do == "latency" for fault in breaks)
     landed = [event for event in reports[0].events if event.kind is Kind.FAULT_LANDED]
     assert landed or not breaks or slow
+
+
+def test_a_fault_at_a_point_strikes_at_its_passage_and_not_at_one_before_its_time() -> None:
+    yaml = (
+        "version: 1\nname: x\nabout: y\nsteady: {}\nsystem: {kind: local}\nload: {for: 4s}\n"
+        "faults: [{at: 2s, worker: any, do: crash, at_point: attempt.admitted, nth: 3}]\n"
+    )
+    plan = stage(parse_scenario(yaml), 1)  # off the grid
+
+    events = run_plan(plan).events
+
+    admitted = [e.t for e in events if e.kind is Kind.ADMIT and e.t >= plan.injections[0].since]
+    died = next(event.t for event in events if event.kind is Kind.WORKER_DEAD)
+    assert admitted[2] <= died < admitted[3]
+
+
+def test_a_fault_within_an_answer_strikes_after_so_many_of_its_tokens() -> None:
+    yaml = (
+        "version: 1\nname: x\nabout: y\nsteady: {}\nsystem: {kind: local, slots: 1}\n"
+        "load: {rate: 1/s, for: 4s, tokens: [20, 20], shape: steady}\n"
+        "faults: [{at: 1500ms, worker: any, do: crash, after_tokens: 7}]\n"
+    )
+
+    events = run_plan(stage(parse_scenario(yaml), 1)).events
+
+    died = next(event.t for event in events if event.kind is Kind.WORKER_DEAD)
+    tokens = [e for e in events if e.kind is Kind.TOKEN and e.request == "r2" and e.t < died]
+    assert len(tokens) == 7
 
 
 def test_a_staged_plan_survives_its_way_through_a_file() -> None:

@@ -1,0 +1,1 @@
+"""The chaos command line."""
