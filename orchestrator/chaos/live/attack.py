@@ -31,8 +31,8 @@ def fault_from(name: str, *, whom: str, lasts: str, settings: Sequence[str]) -> 
     target = next((target for target in TARGETS if (target, name) in CATALOGUE), None)
     if target is None or name not in known:
         raise ConfigError(
-            f"no fault {name!r} of a worker or gateway; {', '.join(known)}; those of a provider"
-            " need a proxy before it: orchestrator chaos proxy --fault"
+            f"no fault {name!r} of a worker or gateway (those of a provider need a proxy before it:"
+            f" orchestrator chaos proxy --fault); {', '.join(known)}"
         )
     for key in (item.split("=", 1)[0].strip() for item in settings):
         if key in LATER:
