@@ -66,38 +66,6 @@ BROKEN_FINISHES: Mapping[str, type[OrchestratorError]] = {
 _DELTA = r"choices\.(?:delta|message)"
 _COUNTS = r"(?:choices\.|x_groq\.)?usage"
 
-SHAPE = Shape(
-    several=re.compile(
-        rf"{_DELTA}\.(?:content|tool_calls)|{others(_DELTA, 'content', 'tool_calls')}"
-        r"|choices\.logprobs\.(?:content|refusal)"
-    ),
-    anything=re.compile(
-        "|".join(
-            (
-                others("", "choices", "usage", "x_groq"),
-                others(
-                    "choices",
-                    *("delta", "message", "logprobs", "usage", "index"),
-                    *("finish_reason", "stop_reason", "matched_stop"),
-                ),
-                r"choices\.logprobs\..+",
-                others(_DELTA, "content", "tool_calls"),
-                others(rf"{_DELTA}\.content", "type", "text"),
-                others(rf"{_DELTA}\.tool_calls", "index", "id", "type", "function"),
-                rf"{_DELTA}\.tool_calls\.function\.(?!name$).+",
-                others("x_groq", "usage"),
-                *counts(_COUNTS),
-            )
-        )
-    ),
-    one=re.compile("choices"),
-    names=("index",),
-)
-SHAPE_OF_SEVERAL = replace(
-    SHAPE, several=re.compile(f"choices|{SHAPE.several.pattern}"), one=NO_PATH
-)
-"""Of the events of several answers, each of which is taken."""
-
 
 class _PromptDetails(msgspec.Struct):
     cached_tokens: int | None = None
@@ -128,6 +96,40 @@ class _Choice(msgspec.Struct, gc=False):
     logprobs: object = None
     """An object, or a number of Together's."""
     usage: object = None
+
+
+SHAPE = Shape(
+    several=re.compile(
+        rf"{_DELTA}\.(?:content|tool_calls)|{others(_DELTA, 'content', 'tool_calls')}"
+        r"|choices\.logprobs\.(?:content|refusal)"
+    ),
+    anything=re.compile(
+        "|".join(
+            (
+                others("", "choices", "usage", "x_groq"),
+                others(
+                    "choices",
+                    *("delta", "message", "logprobs", "usage", "index"),
+                    *("finish_reason", "stop_reason", "matched_stop"),
+                ),
+                r"choices\.logprobs\..+",
+                others(_DELTA, "content", "tool_calls"),
+                others(rf"{_DELTA}\.content", "type", "text"),
+                others(rf"{_DELTA}\.tool_calls", "index", "id", "type", "function"),
+                rf"{_DELTA}\.tool_calls\.function\.(?!name$).+",
+                others("x_groq", "usage"),
+                *counts(_COUNTS),
+            )
+        )
+    ),
+    one=re.compile("choices"),
+    items=msgspec.json.Decoder(list[_Choice]).decode,
+    names=("index",),
+)
+SHAPE_OF_SEVERAL = replace(
+    SHAPE, several=re.compile(f"choices|{SHAPE.several.pattern}"), one=NO_PATH
+)
+"""Of the events of several answers, each of which is taken."""
 
 
 class _GroqMembers(msgspec.Struct):

@@ -66,6 +66,7 @@ SHAPE = Shape(
         )
     ),
     one=re.compile("candidates"),
+    items=msgspec.json.Decoder(list[Candidate]).decode,
     names=("index",),
     pairs=(b"chosenCandidates", b"topCandidates"),
 )

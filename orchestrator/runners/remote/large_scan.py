@@ -193,7 +193,7 @@ class _Scan:
                 read = self._decoded(items, begin, b"[", b"]")
                 counts.append(len(read))
                 found = one and not over and any(map(_is_first, read))
-                if found or not one:
+                if found or not one or not self._fit(items):
                     (run if free else parts).append(items)
                 over = over or found
                 await self._paid(len(items))
@@ -206,7 +206,8 @@ class _Scan:
                     path, free=anything or over, within_array=True
                 )
                 found = one and not over and _is_first_item(item)
-                if found or not one:
+                # with a stand-in in it an item that is none of ours may look wrong; that harms none
+                if found or not one or not self._fit(item):
                     parts.append(item)
                 over = over or found
                 counts.append(0)
@@ -220,6 +221,17 @@ class _Scan:
         if several and len(parts) > 1:
             return b'["' + self._sliced(parts, whole=True, paired=paired) + b'"]'
         return b"[" + b",".join(parts) + b"]"
+
+    def _fit(self, items: bytes) -> bool:
+        """Whether the reader bears items that it doesn't take."""
+        read = self._shape.items
+        if read is None:
+            return True
+        try:
+            read(b"[" + items + b"]")
+        except NOT_JSON:
+            return False
+        return True
 
     async def _object(self, path: str, *, free: bool, several: bool) -> bytes:
         self._objects += 1

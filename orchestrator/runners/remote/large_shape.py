@@ -5,7 +5,7 @@ nothing: `choices.delta.content`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 NO_PATH = re.compile(r"(?!)")
@@ -29,6 +29,8 @@ class Shape:
     """Texts that the reader looks at, or tells with a later event: they stay where they are."""
     one: re.Pattern[str] = NO_PATH
     """Arrays of which the reader takes the first item whose index is 0, and no other."""
+    items: Callable[[bytes], object] | None = None
+    """Reads a JSON array of some of them; it refuses what the reader would, were it its own."""
     names: Sequence[str] = ()
     """Members that say whose part it is."""
     pairs: Sequence[bytes] = ()

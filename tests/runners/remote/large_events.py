@@ -365,6 +365,14 @@ BROKEN: Mapping[str, Large] = {
         },
         name=b"error",
     ),
+    "chat choices of others with an index that is none": Large(
+        chat,
+        lambda size: {"choices": [{"index": "a"}, *full({"index": 1}, size), {"delta": {}}]},
+    ),
+    "gemini candidates of others with content that is none": Large(
+        gemini,
+        lambda size: {"candidates": [{"index": 1, "content": 5}, *full({"index": 2}, size)]},
+    ),
     "ollama error": Large(ollama, lambda size: {"error": "a" * size, "own": full({"a": 1}, size)}),
 }
 """Events that are no JSON, or an error."""
