@@ -22,7 +22,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := check
-.PHONY: help run test check lint types imports cover fuzz clients schema-fuzz sim sim-selftest chaos chaos-long chaos-kill chaos-look torture ledger leaks races limits isolation bench bench-peers large-events format pins clean
+.PHONY: help run test check lint types imports cover fuzz clients schema-fuzz sim sim-selftest chaos chaos-long chaos-local chaos-kill chaos-look torture ledger leaks races limits isolation bench bench-peers large-events format pins clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -95,6 +95,9 @@ chaos: $(MODEL)    ## a live gateway broken on purpose: stubs, then the local mo
 chaos-long: $(READY)  ## every scenario that ships, N times; make chaos-long N=5
 	@for round in $$(seq $(or $(N),1)); do for file in config/chaos/*.yaml; do \
 		$(RUN) -m orchestrator chaos live "$$file" $(ARGS) || exit $$?; done; done
+
+chaos-local: $(MODEL)  ## every scenario with the local model, also as the provider; make chaos-local ARGS='--slower 9'
+	@$(RUN) -m tests.torture.chaos_local $(ARGS)
 
 chaos-kill: $(READY)  ## the chaos command itself killed, nothing may be left; make chaos-kill N=50
 	@$(RUN) -m tests.torture.chaos_kill --rounds $(or $(N),50) $(ARGS)

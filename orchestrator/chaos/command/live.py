@@ -23,6 +23,7 @@ from orchestrator.chaos.live.attack import fault_from
 from orchestrator.chaos.live.options import Options
 from orchestrator.chaos.live.run import run_live
 from orchestrator.chaos.scenario.reading import find_scenario, runs_in
+from orchestrator.chaos.scenario.slowing import slowed
 from orchestrator.chaos.verdict.judgement import Outcome
 from orchestrator.errors import ConfigError
 
@@ -54,6 +55,10 @@ def live(
     planted: Annotated[
         str, typer.Option(help="Plant bugs, with commas, in the gateway that is started.")
     ] = "",
+    slower: Annotated[
+        float,
+        typer.Option(min=1.0, help="All times longer, all rates lower by it, for slow models."),
+    ] = 1.0,
     fail_on: Annotated[
         str, typer.Option(help="Exit codes that matter, as 1,5; all by default.")
     ] = "",
@@ -70,7 +75,7 @@ def live(
 
       orchestrator chaos live cut-streams stalls --config gateway.yaml --stubs
 
-      orchestrator chaos live worker-crash-under-load --config config/gateway.yaml
+      orchestrator chaos live worker-crash-under-load --config config/gateway.yaml --slower 6
 
       orchestrator chaos live hang-and-wedge --target http://127.0.0.1:8080 --dry
     """
@@ -79,7 +84,7 @@ def live(
         bugs_named(planted)
         matter = _codes(fail_on)
         for name in scenarios:
-            scenario = find_scenario(name)
+            scenario = slowed(find_scenario(name), slower)
             if lines := runs_in(scenario, "live"):
                 refuse("\n".join(f"{name}: {line}" for line in lines))
             folder = folder_for(scenario.name, out if len(scenarios) == 1 else None)
@@ -97,6 +102,7 @@ def live(
                         sure=yes,
                         dry=dry,
                         planted=planted,
+                        slower=slower,
                         tell=lambda line: tell(f"{scenario.name}: {line}"),  # noqa: B023 - called within
                     )
                 )

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from orchestrator.chaos.live.guardian import Guardian
-from orchestrator.chaos.live.hand import Hand, hosts_of
+from orchestrator.chaos.live.hand import Hand, hosts_of, longest_lease
 from orchestrator.chaos.live.reach import NOT_OURS
 from orchestrator.chaos.live.starving import starved
 from orchestrator.chaos.live.target import attached
@@ -73,7 +73,9 @@ async def attack(fault: Fault, url: str, state_dir: Path, *, sure: bool) -> list
                 landed.append(f"{deployment.name}: {fault.do}")
         return landed
     with Guardian() as guardian:
-        hand = Hand((await target.state()).pid, hosts_of(target), guardian, random.Random())
+        state = await target.state()
+        lease = longest_lease(state)
+        hand = Hand(state.pid, hosts_of(target), guardian, random.Random(), lease=lease)
         try:
             await hand.strike(fault, lambda name, evidence: landed.append(f"{name}: {evidence}"))
         except asyncio.CancelledError:

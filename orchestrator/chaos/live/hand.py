@@ -12,6 +12,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from orchestrator.chaos.attendant.service import DebugState
 from orchestrator.chaos.live.guardian import Guardian, continuing, unlimited
 from orchestrator.chaos.live.target import Target
 from orchestrator.chaos.processes import Held, NotOursError, ProcessId, state_of
@@ -30,6 +31,11 @@ Hosts = Callable[[], Awaitable[list[tuple[str, ProcessId]]]]
 """The hosts that live now, each with its deployment."""
 Landed = Callable[[str, str], None]
 """(deployment, evidence)."""
+
+
+def longest_lease(state: DebugState) -> float:
+    """Seconds after which any of a gateway's hosts that makes no progress is killed."""
+    return max((one.stall for one in state.deployments), default=0.0)
 
 
 def hosts_of(target: Target) -> Hosts:
@@ -53,15 +59,23 @@ class Hand:
         hosts: Who lives now.
         guardian: Told of every undo beforehand.
         chance: Chooses.
+        lease: Seconds after which a host that makes no progress is killed.
     """
 
     def __init__(
-        self, gateway: int, hosts: Hosts, guardian: Guardian, chance: random.Random
+        self,
+        gateway: int,
+        hosts: Hosts,
+        guardian: Guardian,
+        chance: random.Random,
+        *,
+        lease: float = 0.0,
     ) -> None:
         self._gateway = gateway
         self._hosts = hosts
         self._guardian = guardian
         self._chance = chance
+        self._patience = DEATH_SECONDS + lease
         self._stopped: dict[ProcessId, None] = {}
 
     def __repr__(self) -> str:
@@ -115,12 +129,12 @@ class Hand:
                 return await self._slow(held, fault)
             case "wedge":
                 held.send(signal.SIGUSR1)
-                ended = await _ends(held, DEATH_SECONDS)
+                ended = await _ends(held, self._patience)
             case "oom":
                 ended = await self._starve(held, fault)
             case _:
                 held.send(SIGNALS[fault.do])
-                ended = await _ends(held, DEATH_SECONDS)
+                ended = await _ends(held, self._patience)
         return "the process ended" if ended else ""
 
     async def _stop(self, held: Held) -> bool:
@@ -169,7 +183,7 @@ class Hand:
         self._guardian.remember(undo)
         with contextlib.suppress(ProcessLookupError):
             resource.prlimit(pid, resource.RLIMIT_AS, (_used(pid) + fault.size, hard))
-        ended = await _ends(held, DEATH_SECONDS)
+        ended = await _ends(held, self._patience)
         if not ended:
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(pid, resource.RLIMIT_AS, (soft, hard))

@@ -32,6 +32,8 @@ class Options:
     dry: bool = False
     """Whether to stop when all is known that would be broken."""
     planted: str = ""
+    slower: float = 1.0
+    """How many times as slow the scenario has been made."""
     tell: Callable[[str], None] = lambda _: None
     """Told of the progress, a line at a time."""
 
@@ -45,6 +47,7 @@ def again(options: Options) -> str:
         ("--target", options.attach),
         ("--state-dir", options.state_dir),
         ("--planted", options.planted),
+        ("--slower", f"{options.slower:g}" if options.slower != 1 else ""),
     ):
         words += [flag, str(value)] if value else []
     words += ["--stubs"] if options.stubs else []

@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.chaos.journal import Event, Journal, Kind, line_of, read_journal
@@ -16,7 +17,7 @@ from orchestrator.chaos.live.crowd import Crowd, Prompts
 from orchestrator.chaos.live.drain import drain
 from orchestrator.chaos.live.figures import is_whole
 from orchestrator.chaos.live.guardian import Guardian
-from orchestrator.chaos.live.hand import Hand, hosts_of
+from orchestrator.chaos.live.hand import Hand, hosts_of, longest_lease
 from orchestrator.chaos.live.injector import Injector
 from orchestrator.chaos.live.moments import Moments
 from orchestrator.chaos.live.options import Options
@@ -88,7 +89,13 @@ class _Run:
             chance=self._chance,
             prompts=Prompts(),
         )
-        hand = Hand(state.pid, hosts_of(target), self._guardian, self._chance)
+        hand = Hand(
+            state.pid,
+            hosts_of(target),
+            self._guardian,
+            self._chance,
+            lease=longest_lease(state),
+        )
         injector = Injector(
             scenario,
             target=target,
@@ -122,12 +129,13 @@ class _Run:
         """Real models: asks each prompt twice; what they answer alike they must answer always."""
         if self._options.config is None or self._options.stubs:
             return
+        crowd.prompts = Prompts(tokens=min(crowd.prompts.tokens, self._scenario.load.tokens[1]))
         known: list[tuple[str, str | None]] = []
         for number, text in enumerate(PROMPTS):
             once = await crowd.ask_for(f"known-{number}-a", text)
             again = await crowd.ask_for(f"known-{number}-b", text)
             known.append((text, once if once == again and once else None))
-        crowd.prompts = Prompts(texts=known)
+        crowd.prompts = replace(crowd.prompts, texts=known)
 
     async def _baseline(self, crowd: Crowd) -> bool:
         steady = self._scenario.steady

@@ -16,12 +16,13 @@ def test_the_replay_line_has_all_that_the_run_was_told():
         stubs=True,
         route="chat",
         planted="leak-a-slot",
+        slower=2.5,
     )
 
     assert again(Options(scenario=scenario, folder=Path())) == "orchestrator chaos live stalls"
     assert again(told) == (
         "orchestrator chaos live 'my scenarios/a.yaml' --config gateway.yaml --route chat"
-        " --planted leak-a-slot --stubs"
+        " --planted leak-a-slot --slower 2.5 --stubs"
     )
 
 
