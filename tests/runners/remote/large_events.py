@@ -367,7 +367,9 @@ BROKEN: Mapping[str, Large] = {
     ),
     "chat choices of others with an index that is none": Large(
         chat,
-        lambda size: {"choices": [{"index": "a"}, *full({"index": 1}, size), {"finish_reason": "stop"}]},
+        lambda size: {
+            "choices": [{"index": "a"}, *full({"index": 1}, size), {"finish_reason": "stop"}]
+        },
     ),
     "gemini candidates of others with content that is none": Large(
         gemini,
