@@ -14,7 +14,15 @@ from orchestrator.resume import Seam
 from orchestrator.routing.deployment import Deployment
 from orchestrator.routing.route import Midstream
 
-NOT_TEXT = ("tools", "functions", "logprobs", "top_logprobs", "audio", "prediction")
+NOT_TEXT = (
+    "tools",
+    "functions",
+    "logprobs",
+    "top_logprobs",
+    "audio",
+    "prediction",
+    "structured_outputs",
+)
 """Members of a request with which its answer isn't text alone."""
 
 

@@ -1,5 +1,6 @@
 """One answer in the making."""
 
+from orchestrator.runners.torch.grammar import Grammar
 from orchestrator.runners.torch.passes import Place
 from orchestrator.runners.torch.sampling import Sampler
 from orchestrator.runners.torch.text import AnswerText
@@ -14,6 +15,7 @@ class Answer:
         prompt: Its tokens.
         max_tokens: The longest answer.
         text: Makes its text.
+        grammar: What it may go on with; None is anything.
     """
 
     __slots__ = (
@@ -29,13 +31,20 @@ class Answer:
         "wishes",
     )
 
-    def __init__(self, admit: Admit, prompt: list[int], max_tokens: int, text: AnswerText) -> None:
+    def __init__(
+        self,
+        admit: Admit,
+        prompt: list[int],
+        max_tokens: int,
+        text: AnswerText,
+        grammar: Grammar | None = None,
+    ) -> None:
         self.stream = admit.stream
         self.prompt_tokens = len(prompt)
         self.max_tokens = max_tokens
         self.text = text
         self.wishes = admit.wishes
-        self.sampler = Sampler(admit.sampling, admit.seed, admit.wishes, prompt)
+        self.sampler = Sampler(admit.sampling, admit.seed, admit.wishes, prompt, grammar)
         self.place: Place | None = None
         """What it holds in memory; None while it waits for room."""
         self.reused: int | None = None

@@ -17,7 +17,6 @@ UNHEARD = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key",
 """Fields of the body for the provider's bookkeeping; the answer doesn't depend on them."""
 NEUTRAL: Mapping[str, Sequence[object]] = {
     "n": (1,),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),
     "tools": ([],),

@@ -21,6 +21,8 @@ from orchestrator.errors import describe
 from orchestrator.events import FinishReason
 from orchestrator.runners.torch.answer import Answer
 from orchestrator.runners.torch.chances import tell
+from orchestrator.runners.torch.forms import Form
+from orchestrator.runners.torch.grammar import FormError, Grammar, Grammars
 from orchestrator.runners.torch.loading import LoadedModel
 from orchestrator.runners.torch.memory import NoRoomError
 from orchestrator.runners.torch.passes import Passes, Place
@@ -66,6 +68,7 @@ class Engine:
     def __init__(self, loaded: LoadedModel, passes: Passes) -> None:
         self._loaded = loaded
         self._passes = passes
+        self._grammars = Grammars(loaded.backend, loaded.facts.vocabulary, loaded.end_tokens)
         self._waiting: deque[Answer] = deque()
         self._full = False
         """Whether the first that waits has found no room since anybody left."""
@@ -97,17 +100,19 @@ class Engine:
             self._check(admit)
             prompt = self._prompt(admit.stream, admit.messages)
             limit = self._limit(admit.stream, len(prompt), admit.sampling.max_tokens)
+            grammar = self._grammar(admit.stream, admit.wishes.form)
         except PromptError as error:
             return [error.refused]
         text = AnswerText(self._loaded.backend, admit.sampling.stop)
-        self._waiting.append(Answer(admit, prompt, limit, text))
+        self._waiting.append(Answer(admit, prompt, limit, text, grammar))
         return []
 
     def count(self, count: Count) -> list[StreamEvent]:
-        """Says how long a prompt is, or that it and its answer don't fit."""
+        """Says how long a prompt is, or that it and its answer, or its form, can't be served."""
         try:
             prompt = self._prompt(count.stream, count.messages)
             self._limit(count.stream, len(prompt), count.max_tokens)
+            self._grammar(count.stream, count.form)
         except PromptError as error:
             return [error.refused]
         return [Counted(count.stream, len(prompt))]
@@ -300,6 +305,20 @@ class Engine:
             if (most := max(ids, default=0)) >= size:
                 text = f"{param}: this model has {size} tokens, and none is number {most}"
                 raise PromptError(Refused(admit.stream, "invalid", text, param))
+
+    def _grammar(self, stream: int, form: Form | None) -> Grammar | None:
+        """Returns what keeps the answer to its form; None if it is free.
+
+        Raises:
+            PromptError: The form can't be kept to.
+        """
+        if form is None:
+            return None
+        try:
+            return self._grammars.begin(form)
+        except FormError as error:
+            text = f"{form.param}: this model can't keep to it: {error}"
+            raise PromptError(Refused(stream, "invalid", text, form.param)) from error
 
     def _prompt(self, stream: int, messages: list[dict[str, str]]) -> list[int]:
         """Returns the tokens that the model's chat template makes of the messages.

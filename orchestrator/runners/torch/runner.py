@@ -29,6 +29,7 @@ from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.lease import Lease, Step
 from orchestrator.runners.torch.checks import may_exceed, to_wire
+from orchestrator.runners.torch.forms import Form, form_of
 from orchestrator.runners.torch.life import resident_bytes
 from orchestrator.runners.torch.process import HOST_PROGRAM, HostProcess
 from orchestrator.runners.torch.seams import LocalChunk, kin, seed_of, sent_before
@@ -369,10 +370,12 @@ class Inspector:
             ContextLengthExceededError: The prompt is longer than the model's context.
         """
         messages = to_wire(request)
-        facts = self.host.facts
-        if facts is None or not may_exceed(messages, request.sampling.max_tokens, facts):
+        facts, form = self.host.facts, form_of(request.extra)
+        if facts is None:
             return None
-        return self._check(messages, request.sampling.max_tokens)
+        if not may_exceed(messages, request.sampling.max_tokens, facts) and form is None:
+            return None
+        return self._check(messages, request.sampling.max_tokens, form)
 
     async def count(self, request: PriorityRequest) -> int | None:
         """See `SlotFactory.count`.
@@ -382,16 +385,22 @@ class Inspector:
         """
         return await self._count(to_wire(request), None)
 
-    async def _check(self, messages: list[dict[str, str]], max_tokens: int | None) -> None:
-        await self._count(messages, max_tokens)
+    async def _check(
+        self, messages: list[dict[str, str]], max_tokens: int | None, form: Form | None
+    ) -> None:
+        await self._count(messages, max_tokens, form)
 
-    async def _count(self, messages: list[dict[str, str]], max_tokens: int | None) -> int | None:
+    async def _count(
+        self, messages: list[dict[str, str]], max_tokens: int | None, form: Form | None = None
+    ) -> int | None:
         process = self.host.process
         if process is None:
             return None  # the host checks again before it begins
         try:
             async with asyncio.timeout(COUNT_SECONDS):
-                with process.open(lambda number: Count(number, messages, max_tokens)) as stream:
+                with process.open(
+                    lambda number: Count(number, messages, max_tokens, form)
+                ) as stream:
                     while not (events := await stream.receive()):
                         pass  # it was told that others' first step is done
                     (event,) = events

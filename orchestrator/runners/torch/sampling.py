@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from orchestrator.request import SamplingParams
+from orchestrator.runners.torch.grammar import Grammar
 from orchestrator.runners.torch.wishes import NONE, Wishes
 
 DEFAULT_TEMPERATURE = 1.0
@@ -32,11 +33,13 @@ class Sampler:
         seed: Names the noise, 0 to 2**63 - 1.
         wishes: Further ones.
         prompt: Its tokens, which count as said when it comes to repetitions.
+        grammar: What the answer may go on with; None is anything.
     """
 
     __slots__ = (
         "_counts",
         "_frequency",
+        "_grammar",
         "_penalises",
         "_presence",
         "_prompt",
@@ -52,6 +55,7 @@ class Sampler:
         seed: int,
         wishes: Wishes = NONE,
         prompt: Sequence[int] = (),
+        grammar: Grammar | None = None,
     ) -> None:
         temperature = params.temperature
         self._temperature = DEFAULT_TEMPERATURE if temperature is None else float(temperature)
@@ -61,6 +65,7 @@ class Sampler:
         self._seed = seed
         self._counts: Counter[int] = Counter()
         self._wishes = wishes
+        self._grammar = grammar
         repeats = wishes.repetition_penalty != 1.0
         self._prompt = frozenset(prompt) if repeats else frozenset[int]()
         self._penalises = bool(repeats or wishes.logit_bias or self._presence or self._frequency)
@@ -73,8 +78,11 @@ class Sampler:
 
         Raises:
             ValueError: The logits aren't numbers.
+            FormError: No token may follow.
         """
         row = self._penalised(logits)
+        if self._grammar is not None:
+            row = self._grammar.masked(row)
         if not np.isfinite(row.max()):  # max lets a NaN through, so it finds every one of them
             raise ValueError("the model's logits are not finite numbers")
         token = self._draw(row) if self._temperature > 0.0 else int(row.argmax())
@@ -84,6 +92,8 @@ class Sampler:
     def count(self, token: int) -> None:
         """Takes in a token of the answer that was chosen before."""
         self._counts[token] += 1
+        if self._grammar is not None:
+            self._grammar.take(token)
 
     def _penalised(self, logits: Row) -> Row:
         if not self._penalises:

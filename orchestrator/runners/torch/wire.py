@@ -15,6 +15,7 @@ import msgspec
 
 from orchestrator.events import FinishReason
 from orchestrator.request import SamplingParams
+from orchestrator.runners.torch.forms import Form
 from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.runners.torch.wishes import NONE, Wishes
 
@@ -53,6 +54,8 @@ class Count(msgspec.Struct, frozen=True, tag="count", array_like=True):
     stream: int
     messages: list[dict[str, str]]
     max_tokens: int | None
+    form: Form | None = None
+    """What the answer has to match; `Refused` if it can't be kept to."""
 
 
 class Encode(msgspec.Struct, frozen=True, tag="encode", array_like=True):

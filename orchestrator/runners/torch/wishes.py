@@ -10,6 +10,8 @@ from typing import cast
 import msgspec
 
 from orchestrator.errors import InvalidRequestError
+from orchestrator.runners.torch import forms
+from orchestrator.runners.torch.forms import Form, form_of
 
 MOST_ALTERNATIVES = 20
 MOST_BIASES = 1024
@@ -17,7 +19,7 @@ MOST_ENDS = 64
 MOST_KEPT = 1 << 20
 """More tokens than any vocabulary has."""
 DEEPEST_BIAS = 100.0
-FIELDS = frozenset(
+FIELDS = forms.FIELDS | frozenset(
     {
         "top_k",
         "min_p",
@@ -47,6 +49,8 @@ class Wishes(msgspec.Struct, frozen=True, array_like=True):
     """Tokens that end the answer and are no part of its text."""
     alternatives: int | None = None
     """Tokens whose log-probabilities are told beside each chosen one's; None tells nothing."""
+    form: Form | None = None
+    """What the text has to match; None leaves it free."""
 
 
 NONE = Wishes()
@@ -67,6 +71,7 @@ def wishes_of(extra: Fields) -> Wishes:
         logit_bias=_biases(extra),
         stop_token_ids=_ends(extra),
         alternatives=_alternatives(extra),
+        form=form_of(extra),
     )
 
 

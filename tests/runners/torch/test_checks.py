@@ -49,7 +49,7 @@ def test_a_message_that_is_more_than_text_is_refused_by_its_place(
         ({"tools": [{"type": "function"}]}, "doesn't take tools"),
         ({"tool_choice": "required"}, "doesn't take tools"),
         ({"n": 2}, "can't do that"),
-        ({"response_format": {"type": "json_object"}}, "can't do that"),
+        ({"modalities": ["audio"]}, "can't do that"),
         ({"warmth": 3}, "doesn't know the field"),
     ],
 )

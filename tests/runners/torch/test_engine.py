@@ -1,5 +1,6 @@
 """The host's engine on a tiny model, step by step."""
 
+import re
 from collections.abc import Callable
 from operator import methodcaller
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from orchestrator.events import FinishReason
 from orchestrator.request import SamplingParams
 from orchestrator.runners.torch import linears
 from orchestrator.runners.torch.engine import PREFILL_TOKENS, Engine
+from orchestrator.runners.torch.forms import Form
 from orchestrator.runners.torch.lean import Lean
 from orchestrator.runners.torch.linears import packing
 from orchestrator.runners.torch.loading import LoadedModel
@@ -509,3 +511,56 @@ def test_an_answer_goes_on_from_any_token_as_if_nothing_had_broken(
 
     assert sent + text_of(rest, 1) == text_of(events, 1)
     assert ending_of(rest, 1) == ending_of(events, 1)
+
+
+DATE = Wishes(form=Form("regex", r"\d{4}-\d{2}-\d{2} (fox|crow)*."))
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 12), st.sampled_from([0.0, 1.0]), st.integers(0, 3))
+def test_an_answer_of_a_form_goes_on_from_any_token_and_keeps_to_it(
+    after: int, temperature: float, seed: int
+) -> None:
+    loaded = SHARED[0]
+    asked = structs.replace(
+        admit(1, seed=seed, max_tokens=60, temperature=temperature), wishes=DATE
+    )
+    engine = start(loaded)
+    engine.admit(asked)
+    events = run(engine)
+    produced = [event for event in events if isinstance(event, Produced)]
+    tokens = tuple(event.token for event in produced[:after])
+    sent = "".join(event.text for event in produced[:after])
+
+    again = start(loaded)
+    again.admit(admit(2, temperature=0, max_tokens=9))
+    again.admit(structs.replace(asked, resume=tokens))
+    rest = run(again)
+
+    assert re.match(r"\d{4}-\d{2}-\d{2} ", text_of(events, 1))
+    assert sent + text_of(rest, 1) == text_of(events, 1)
+    assert ending_of(rest, 1) == ending_of(events, 1)
+
+
+def test_a_stop_text_ends_an_answer_of_a_form_before_the_form_does(engine: Engine) -> None:
+    asked = admit(1, temperature=0, max_tokens=60, stop=("-",))
+
+    engine.admit(structs.replace(asked, wishes=DATE))
+    events = run(engine)
+
+    assert re.fullmatch(r"\d{4}", text_of(events, 1))
+    assert completed(events, 1).stop == "-"
+
+
+def test_a_form_that_cannot_be_kept_to_is_refused_by_its_field(engine: Engine) -> None:
+    form = Form("schema", '{"type":"nope"}')
+
+    counted = engine.count(Count(1, admit(1).messages, 5, form))
+    admitted = engine.admit(structs.replace(admit(1), wishes=Wishes(form=form)))
+
+    (refused,) = counted
+    assert admitted == [refused]
+    assert isinstance(refused, Refused)
+    assert (refused.kind, refused.param) == ("invalid", "response_format")
+    assert "nope" in refused.message
+    assert engine.idle

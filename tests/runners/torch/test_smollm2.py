@@ -15,7 +15,11 @@ from zlib import crc32
 import pytest
 import pytest_asyncio
 
-from orchestrator.errors import ContextLengthExceededError, WorkerCrashedError
+from orchestrator.errors import (
+    ContextLengthExceededError,
+    InvalidRequestError,
+    WorkerCrashedError,
+)
 from orchestrator.events import Finished, FinishReason, TokenChunk, Usage
 from orchestrator.request import PriorityRequest
 from orchestrator.resume import Resume, Seam
@@ -178,6 +182,36 @@ async def test_a_prompt_beyond_the_context_is_refused_with_numbers(
             await checked
         with pytest.raises(ContextLengthExceededError, match="9031 tokens"):
             await answer(runners[0], asked)
+
+
+async def test_an_answer_by_a_schema_is_json_of_that_schema_and_no_other_is_queued(
+    made: SlotFactory, runners: list[Runner]
+) -> None:
+    def by(schema: dict[str, object]) -> PriorityRequest:
+        form = {"type": "json_schema", "json_schema": {"name": "city", "schema": schema}}
+        return request(
+            "Tell me about Paris.", temperature=0, max_tokens=40, extra={"response_format": form}
+        )
+
+    schema: dict[str, object] = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "in": {"enum": ["France"]}},
+        "required": ["city", "in"],
+        "additionalProperties": False,
+    }
+
+    async with asyncio.timeout(30):
+        checked, refused = made.inspect(by(schema)), made.inspect(by({"type": "nope"}))
+        assert checked is not None
+        assert refused is not None
+        await checked
+        with pytest.raises(InvalidRequestError, match="nope") as refusal:
+            await refused
+        text, ending = await answer(runners[0], by(schema))
+
+    assert refusal.value.param == "response_format"
+    assert json.loads(text).keys() == {"city", "in"}
+    assert ending.finish_reason is FinishReason.STOP
 
 
 async def test_greedy_answers_are_those_of_transformers_own_generate(
