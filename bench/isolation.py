@@ -4,7 +4,8 @@
 
 A polite caller asks one paced request after the other and measures its first token, in rounds
 without and with the rude ones, in turns, so that whatever else this machine does meets both alike.
-The rude ones live in a process of their own, and so does the provider.
+The rude ones live in a process of their own, and so do the providers, of which the large bodies
+have one to themselves: what it costs a provider to read them is none of the gateway's doing.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import resource
 import statistics
 import sys
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
 BODY_BYTES = 9_600_000
@@ -59,7 +60,7 @@ def request_of(payload: bytes) -> bytes:
 
 
 def payload_of(text: str) -> bytes:
-    return json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
+    return json.dumps({"model": "large", "messages": [{"role": "user", "content": text}]}).encode()
 
 
 async def disturb(port: int, idle: int) -> None:
@@ -123,12 +124,16 @@ async def process(*arguments: str) -> AsyncGenerator[asyncio.StreamReader]:
         await started.wait()
 
 
-def configuration(folder: str, provider: int, idle: int) -> str:
+def configuration(folder: str, ports: Mapping[str, int], idle: int) -> str:
     path = Path(folder) / "gateway.yaml"
+    deployments = "".join(
+        f"  {name}:\n    slots: 16\n    runner: {{kind: openai, model: x, api_key: k, "
+        f"base_url: 'http://127.0.0.1:{port}/v1'}}\n"
+        for name, port in ports.items()
+    )
     path.write_text(
         f"server: {{port: 0, access_log: false, max_connections: {idle + 100}}}\n"
-        "deployments:\n  m:\n    slots: 16\n    runner: {kind: openai, model: x, api_key: k, "
-        f"base_url: 'http://127.0.0.1:{provider}/v1'}}\n",
+        f"deployments:\n{deployments}",
         encoding="utf-8",
     )
     return str(path)
@@ -145,9 +150,12 @@ async def measure(rounds: int, requests: int, idle: int) -> bool:
     alone: list[float] = []
     beside: list[float] = []
     async with contextlib.AsyncExitStack() as stack:
-        provider = await stack.enter_async_context(process("bench.isolation", "--provide"))
+        ports: dict[str, int] = {}
+        for name in ("m", "large"):
+            provider = await stack.enter_async_context(process("bench.isolation", "--provide"))
+            ports[name] = int(await provider.readline())
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        config = configuration(folder, int(await provider.readline()), idle)
+        config = configuration(folder, ports, idle)
         output = await stack.enter_async_context(process("orchestrator", "serve", config))
         port = await port_of(output)
         await first_tokens(port, 20)
