@@ -55,6 +55,10 @@ class DebugDeployment(msgspec.Struct, frozen=True, kw_only=True):
     live_slots: int
     queued: int
     queue_capacity: int
+    waiting: int
+    """Places beyond that for those whom it lets wait instead."""
+    aging: float | None
+    """Seconds of waiting that are worth a class; None if nothing is."""
     inflight: int
     permits: int
     breaker: str
@@ -119,6 +123,8 @@ def state_of(system: System, changes: Mapping[str, int], planted: str = "") -> D
                 live_slots=running.inflight.live_slots,
                 queued=len(running.queue),
                 queue_capacity=running.plan.queue_capacity,
+                waiting=running.plan.queue.waiting if running.plan.queue.on_full == "wait" else 0,
+                aging=running.plan.queue.aging,
                 inflight=len(running.inflight),
                 permits=running.gates.limiter.outstanding,
                 breaker=running.gates.breaker.state,

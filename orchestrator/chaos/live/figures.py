@@ -19,6 +19,8 @@ def describe(journal: Journal, one: DebugDeployment, name: str = "") -> None:
         name: Of another one like it that begins just now; its own if that is empty.
     """
     limits: dict[str, float] = {}
+    if one.aging is not None:
+        limits["aging"] = one.aging
     if one.requests_per_minute is not None:
         limits["permits_burst"] = max(1.0, one.requests_per_minute / BURST_SHARE)
         limits["permits_per_second"] = one.requests_per_minute / 60.0
@@ -27,6 +29,7 @@ def describe(journal: Journal, one: DebugDeployment, name: str = "") -> None:
         deployment=name or one.name,
         slots=one.slots,
         queue_capacity=one.queue_capacity,
+        waiting=one.waiting,
         max_restarts=one.max_restarts,
         restart_window=one.within,
         probes=one.probes,
