@@ -234,8 +234,9 @@ def after_failure(
 
 def _suspend(request: PriorityRequest, error: OrchestratorError) -> bool:
     """Keeps what was delivered as the beginning of the next attempt, if the deployment can."""
-    several = request.sampling.n > 1  # what is kept is one text
-    if request.seam is Seam.NONE or several or not request.idempotent or not error.retryable:
+    if request.seam is Seam.NONE or not request.idempotent or not error.retryable:
+        return False
+    if request.seam is Seam.PREFILL and request.sampling.n > 1:  # a model's own turn is one text
         return False
     cause = error if request.resume is None else request.resume.cause
     request.resume = Resume(request.seam, request.channel.suspend(), cause)

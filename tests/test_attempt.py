@@ -458,15 +458,22 @@ def test_a_failure_of_a_request_that_has_ended_changes_nothing() -> None:
     assert isinstance(decide(request, UpstreamServerError("500")), Canceled)
 
 
-@pytest.mark.parametrize(("answers", "goes_on"), [(1, True), (2, False)])
-async def test_several_answers_are_never_gone_on_with_though_the_seam_would_allow_it(
-    answers: int, goes_on: bool
+@pytest.mark.parametrize(
+    ("seam", "answers", "goes_on"),
+    [
+        (Seam.PREFILL, 1, True),
+        (Seam.PREFILL, 2, False),  # a model's own turn is one text: two would be read as one
+        (Seam.EXACT, 1, True),
+        (Seam.EXACT, 2, True),
+    ],
+)
+async def test_several_answers_are_gone_on_with_exactly_or_not_at_all(
+    seam: Seam, answers: int, goes_on: bool
 ) -> None:
-    # a kept beginning is one text: two answers in it would be read as one
     trial = Try([])
     request = trial.request
     request.sampling = replace(request.sampling, n=answers)
-    request.seam = Seam.EXACT
+    request.seam = seam
     request.channel.send(TokenChunk("one "), EPOCH)
     await request.channel.receive()
 

@@ -28,7 +28,7 @@ NOT_TEXT = (
 
 def seam_at(midstream: Midstream, deployment: Deployment, request: PriorityRequest) -> Seam:
     """How a deployment may go on with its own answer to this request, if that breaks off."""
-    if midstream == "error" or request.sampling.n > 1:
+    if midstream == "error":
         return Seam.NONE
     if deployment.resumes is not None:
         return Seam.EXACT
@@ -52,7 +52,7 @@ def successors(
         ahead: The deployments, the best one first.
     """
     found: dict[Deployment, Seam] = {}
-    if midstream == "error" or request.sampling.n > 1:
+    if midstream == "error":
         return found
     # a text that another model went on with has no exact continuation any more
     if request.resume is None or request.resume.seam is Seam.EXACT:
@@ -79,7 +79,11 @@ def may_break_off_well(
 def is_text(request: PriorityRequest) -> bool:
     """Whether the answer will be one text and nothing else."""
     extra = request.extra
-    return not any(extra.get(name) for name in NOT_TEXT) and _is_free(extra.get("response_format"))
+    return (
+        request.sampling.n == 1
+        and not any(extra.get(name) for name in NOT_TEXT)
+        and _is_free(extra.get("response_format"))
+    )
 
 
 def _is_free(response_format: object) -> bool:

@@ -15,6 +15,7 @@ TEXT_ROLES = ("system", "developer", "user", "assistant")
 TOOL_FIELDS = ("tools", "tool_choice", "functions", "function_call", "tool_calls", "tool_call_id")
 UNHEARD = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier")
 """Fields of the body for the provider's bookkeeping; the answer doesn't depend on them."""
+MOST_ANSWERS = 16
 NEUTRAL: Mapping[str, Sequence[object]] = {
     "n": (1,),
     "modalities": (["text"],),
@@ -35,8 +36,9 @@ def to_wire(request: PriorityRequest) -> list[dict[str, str]]:
     Raises:
         InvalidRequestError: A field asks for what a local model can't do; `param` names it.
     """
-    if request.sampling.n > 1:
-        raise InvalidRequestError("n must be 1: this model gives one answer", param="n")
+    if request.sampling.n > MOST_ANSWERS:
+        text = f"n must be at most {MOST_ANSWERS}: this model gives no more answers at once"
+        raise InvalidRequestError(text, param="n")
     wishes_of(request.extra)
     for name, value in request.extra.items():
         if name not in FIELDS:

@@ -235,11 +235,14 @@ class HostProcess:
         """Waits until nothing is left of a host that died, its memory included: 5 s at the most."""
         await asyncio.shield(self._reaped)
 
-    def open(self, make: Callable[[int], Admit | Count | Encode]) -> HostStream:
+    def open(
+        self, make: Callable[[int], Admit | Count | Encode], beside: HostStream | None = None
+    ) -> HostStream:
         """Sends a command that begins a stream.
 
         Args:
             make: Makes the command from the stream's number.
+            beside: Those of the same request, which are read and left together with it.
 
         Raises:
             WorkerCrashedError: The host is gone.
@@ -249,7 +252,8 @@ class HostProcess:
         number = self._next_stream
         self._next_stream += 1
         data = frame(make(number))
-        stream = self._streams[number] = HostStream(lambda: self._forget(number))
+        stream = self._streams[number] = beside or HostStream(self._forget)
+        stream.numbers.append(number)
         self._write(data)
         self._owe()
         return stream

@@ -11,8 +11,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-import msgspec
-
 from orchestrator import metrics
 from orchestrator.errors import (
     ContextLengthExceededError,
@@ -24,7 +22,7 @@ from orchestrator.errors import (
     WorkerStartError,
     describe,
 )
-from orchestrator.events import Finished, TokenChunk, Usage
+from orchestrator.events import Finished, TokenChunk
 from orchestrator.request import PriorityRequest
 from orchestrator.runners.base import Abilities, SlotFactory
 from orchestrator.runners.lease import Lease, Step
@@ -32,10 +30,11 @@ from orchestrator.runners.torch.checks import may_exceed, to_wire
 from orchestrator.runners.torch.forms import Form, form_of
 from orchestrator.runners.torch.life import resident_bytes
 from orchestrator.runners.torch.process import HOST_PROGRAM, HostProcess
-from orchestrator.runners.torch.seams import LocalChunk, kin, seed_of, sent_before
+from orchestrator.runners.torch.seams import kin, seed_at, seed_of, sent_before
 from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.runners.torch.spare import Spare
 from orchestrator.runners.torch.streams import HostStream
+from orchestrator.runners.torch.telling import Telling, rest_of
 from orchestrator.runners.torch.wire import (
     Admit,
     Completed,
@@ -46,7 +45,6 @@ from orchestrator.runners.torch.wire import (
     Produced,
     Ready,
     Refused,
-    Told,
     WireError,
 )
 from orchestrator.runners.torch.wishes import wishes_of
@@ -253,44 +251,30 @@ class TorchRunner:
         seed = seed_of(request, self._chance)
         try:
             with self._admit(process, request, seed) as stream:
-                unseen: list[int] = []  # tokens whose text is held back
-                chances: list[Told] = []  # of those, if they are to be told
-                while True:
+                answers = {number: Telling(at, seed) for at, number in enumerate(stream.numbers)}
+                left = len(answers)
+                while left:
                     events = await stream.receive()
                     if lease.step is Step.FIRST_STEP:
                         lease.arm(Step.FIRST_TOKEN)
                     for event in events:
                         lease.progress()
                         match event:
-                            case Produced(_, text, token, told):
+                            case Produced():
                                 if lease.step is Step.FIRST_TOKEN:
                                     lease.arm(Step.NEXT_TOKEN)
-                                unseen.append(token)
-                                if told is not None:
-                                    chances.append(told)
-                                if text:
-                                    yield LocalChunk(
-                                        text,
-                                        len(unseen),
-                                        _fields(chances),
-                                        ids=tuple(unseen),
-                                        seed=seed,
-                                    )
-                                    unseen.clear()
+                                if (chunk := answers[event.stream].piece(event)) is not None:
+                                    yield chunk
                             case Completed():
-                                lease.disarm()
-                                if event.stop is not None:
-                                    chances.clear()  # nothing is told of a stop text's tokens
-                                if event.told is not None:
-                                    chances.append(event.told)
-                                if event.text or chances:
-                                    yield TokenChunk(event.text, len(unseen) + 1, _fields(chances))
-                                yield _finished(event)
-                                return
+                                answers[event.stream].end = event
+                                left -= 1
                             case Refused():
                                 _refuse(event)
                             case Prefilled() | Counted() | Encoded():
                                 pass
+            lease.disarm()
+            for item in rest_of(answers.values()):
+                yield item
         finally:
             lease.disarm()
 
@@ -308,38 +292,24 @@ class TorchRunner:
         self._process = None
 
     def _admit(self, process: HostProcess, request: PriorityRequest, seed: int) -> HostStream:
-        messages = to_wire(request)
-        sampling, sent = request.sampling, sent_before(request)
-        wishes = wishes_of(request.extra)
+        messages, wishes = to_wire(request), wishes_of(request.extra)
+
+        def begin(index: int) -> Callable[[int], Admit]:
+            noise, sent = seed_at(seed, index), sent_before(request, index)
+            return lambda number: Admit(number, messages, request.sampling, noise, sent, wishes)
+
         try:
-            return process.open(
-                lambda number: Admit(number, messages, sampling, seed, sent, wishes)
-            )
+            stream = process.open(begin(0))
         except WireError as error:
             raise RequestTooLargeError(f"messages: {error}", param="messages") from error
+        for index in range(1, request.sampling.n):
+            process.open(begin(index), stream)
+        return stream
 
     def _started_process(self) -> HostProcess:
         if self._process is None:
             raise WorkerError("this runner isn't started")
         return self._process
-
-
-def _fields(chances: list[Told]) -> dict[str, object] | None:
-    """What a chunk tells besides its text, in OpenAI's shape; `chances` is empty then."""
-    if not chances:
-        return None
-    content: object = msgspec.to_builtins(chances)
-    chances.clear()
-    return {"logprobs": {"content": content, "refusal": None}}
-
-
-def _finished(event: Completed) -> Finished:
-    usage = Usage(
-        prompt_tokens=event.prompt_tokens,
-        completion_tokens=event.completion_tokens,
-        cached_tokens=event.cached_tokens,
-    )
-    return Finished(event.finish_reason, usage, stop=event.stop)
 
 
 def _refuse(event: Refused) -> NoReturn:

@@ -11,6 +11,9 @@ from orchestrator.events import TokenChunk
 from orchestrator.request import MAX_SEED, PriorityRequest
 from orchestrator.runners.torch.settings import TorchSettings
 
+STRIDE = 0x9E3779B97F4A7C15
+"""2**64 over the golden ratio (Knuth, TAOCP 3, 6.4): seeds of neighbours share no answers."""
+
 
 class LocalChunk(TokenChunk, frozen=True, gc=False):
     """A chunk that says what it was made of, for whoever goes on after it."""
@@ -26,12 +29,22 @@ def kin(settings: TorchSettings) -> str:
     return f"{settings.model}@{settings.revision or ''} {settings.dtype} {settings.device}"
 
 
-def sent_before(request: PriorityRequest) -> tuple[int, ...]:
-    """The tokens after which the answer goes on; none begins it."""
+def sent_before(request: PriorityRequest, index: int = 0) -> tuple[int, ...]:
+    """The tokens after which one of the answers goes on; none begins it."""
     if request.resume is None:
         return ()
     chunks = request.resume.chunks
-    return tuple(one for chunk in chunks if isinstance(chunk, LocalChunk) for one in chunk.ids)
+    return tuple(
+        one
+        for chunk in chunks
+        if isinstance(chunk, LocalChunk) and chunk.index == index
+        for one in chunk.ids
+    )
+
+
+def seed_at(seed: int, index: int) -> int:
+    """What the noise of one of several answers is made from; the first has the request's own."""
+    return (seed ^ index * STRIDE) & MAX_SEED
 
 
 def seed_of(request: PriorityRequest, chance: random.Random) -> int:

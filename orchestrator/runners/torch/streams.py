@@ -13,15 +13,17 @@ LAST_EVENTS = (Completed, Counted, Refused)
 
 
 class HostStream:
-    """The events of one stream; leaving its `with` block frees its place in the host.
+    """The events of one request's streams; leaving its `with` block frees their place in the host.
 
     Args:
-        forget: Tells the host that nobody reads any more; not called after the last event.
+        forget: Tells the host that nobody reads a stream any more, if it hasn't ended.
     """
 
-    __slots__ = ("_error", "_events", "_forget", "_reader", "writing")
+    __slots__ = ("_error", "_events", "_forget", "_reader", "numbers", "writing")
 
-    def __init__(self, forget: Callable[[], None]) -> None:
+    def __init__(self, forget: Callable[[int], None]) -> None:
+        self.numbers: list[int] = []
+        """Of its streams, one for each answer."""
         self._forget = forget
         self._events: list[StreamEvent] = []
         self._error: OrchestratorError | None = None
@@ -38,7 +40,8 @@ class HostStream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._forget()
+        for number in self.numbers:
+            self._forget(number)
 
     def push(self, event: StreamEvent) -> None:
         """Takes what the host said."""

@@ -62,9 +62,10 @@ def test_a_field_that_cannot_be_honoured_is_refused_by_name(
     assert refusal.value.param == next(iter(extra))
 
 
-def test_several_answers_are_more_than_a_local_model_gives() -> None:
-    with pytest.raises(InvalidRequestError, match="n must be 1") as refusal:
-        to_wire(request(n=2))
+def test_there_is_an_end_of_the_answers_that_a_local_model_gives_at_once() -> None:
+    to_wire(request(n=16))
+    with pytest.raises(InvalidRequestError, match="n must be at most 16") as refusal:
+        to_wire(request(n=17))
 
     assert refusal.value.param == "n"
 

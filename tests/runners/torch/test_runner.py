@@ -97,6 +97,31 @@ async def test_an_answer_is_chunks_and_then_one_finish_with_usage() -> None:
     ]
 
 
+async def test_several_answers_come_side_by_side_and_end_as_one() -> None:
+    async with started() as (made, (runner,)):
+        asked = request("say 3", n=2)
+        events = [event async for event in runner.generate(asked, lease())]
+        left = made.processes()
+
+    for index in (0, 1):
+        told = [
+            event.text for event in events if isinstance(event, TokenChunk) and event.index == index
+        ]
+        assert told == ["0 ", "1 ", "end"]
+    usage = Usage(prompt_tokens=3, completion_tokens=6)
+    assert events[-1] == Finished(FinishReason.STOP, usage, (FinishReason.STOP,))
+    assert len(left) == 1
+
+
+async def test_leaving_several_answers_early_frees_the_place_of_each() -> None:
+    async with started() as (_, (runner,)):
+        async with aclosing(runner.generate(request("wait", n=3), lease())) as told:
+            async for _ in told:
+                break
+
+        assert (await answer(runner, request("count")))[0] == "0"
+
+
 async def test_all_slots_of_a_deployment_share_one_host() -> None:
     progress: list[str] = []
     async with started(8, progress=progress) as (_, runners):

@@ -9,7 +9,7 @@ from orchestrator.plan import DeploymentPlan
 from orchestrator.request import MAX_SEED, PriorityRequest
 from orchestrator.resume import Resume, Seam
 from orchestrator.runners.torch.runner import factory
-from orchestrator.runners.torch.seams import LocalChunk, kin, seed_of, sent_before
+from orchestrator.runners.torch.seams import LocalChunk, kin, seed_at, seed_of, sent_before
 from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.sdk import Orchestrator
 from orchestrator.wiring import System
@@ -67,3 +67,38 @@ async def test_the_reader_of_a_torn_answer_sees_one_answer() -> None:
     assert stream.usage is not None
     assert stream.usage.completion_tokens == 5
     assert [attempt.resumed_after for attempt in stream.attempts] == [None, 2]
+
+
+def test_each_of_several_answers_goes_on_after_its_own_tokens() -> None:
+    asked = request(n=2)
+    other = LocalChunk("c", 1, None, 1, ids=(8, 4), seed=9)
+    asked.resume = Resume(Seam.EXACT, (*SENT, other), WorkerCrashedError("killed"))
+
+    assert [sent_before(asked, index) for index in (0, 1, 2)] == [(5, 6, 7), (8, 4), ()]
+
+
+def test_every_answer_has_a_noise_of_its_own_and_the_first_the_requests() -> None:
+    seeds = [seed_at(17, index) for index in range(16)]
+
+    assert seeds[0] == 17
+    assert len(set(seeds)) == 16
+    assert all(0 <= seed <= MAX_SEED for seed in seeds)
+
+
+async def test_the_reader_of_two_torn_answers_sees_each_of_them_once() -> None:
+    made = factory(
+        TorchSettings(model="fake"), on_progress=lambda _: None, program=model_host.PROGRAM
+    )
+    system = System([DeploymentPlan(name="m", factory=made, slots=1)])
+    orchestrator = Orchestrator.over(system, default_model="m", drain=0.0)
+
+    async with asyncio.timeout(20), orchestrator:
+        stream = orchestrator.submit("torn 5", n=2)
+        chunks = [chunk async for chunk in stream]
+
+    for index in (0, 1):
+        text = "".join(chunk.text for chunk in chunks if chunk.index == index)
+        assert text == "0 1 2 3 end", index
+    assert stream.usage is not None
+    assert (stream.usage.prompt_tokens, stream.usage.completion_tokens) == (3, 10)
+    assert [attempt.resumed_after for attempt in stream.attempts] == [None, 2, 6]

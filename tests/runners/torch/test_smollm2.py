@@ -27,6 +27,7 @@ from orchestrator.runners.base import Runner, SlotFactory
 from orchestrator.runners.torch.conversion import place_of
 from orchestrator.runners.torch.locate import GgufFile, locate
 from orchestrator.runners.torch.runner import factory
+from orchestrator.runners.torch.seams import seed_at
 from orchestrator.runners.torch.settings import TorchSettings
 from tests.runners.torch import reference
 from tests.runners.torch.asking import answer, lease, pid_of, process_of, request
@@ -151,6 +152,29 @@ async def test_a_seed_gives_the_same_answer_alone_and_in_company(runners: list[R
 
     assert company[1][0] == alone
     assert len({text for text, _ in company}) == 3
+
+
+async def test_several_answers_are_those_of_their_own_seeds(runners: list[Runner]) -> None:
+    def seeded(seed: int, n: int = 1) -> PriorityRequest:
+        return request(PROMPTS[1], seed=seed, temperature=0.9, max_tokens=12, n=n)
+
+    async with asyncio.timeout(60):
+        alone = [(await answer(runners[0], seeded(seed_at(5, at))))[0] for at in range(3)]
+        told: dict[int, str] = {}
+        ending: Finished | None = None
+        async with aclosing(runners[1].generate(seeded(5, n=3), lease())) as events:
+            async for event in events:
+                if isinstance(event, TokenChunk):
+                    told[event.index] = told.get(event.index, "") + event.text
+                else:
+                    ending = event
+
+    assert [told[at] for at in range(3)] == alone
+    assert len(set(alone)) == 3
+    assert ending is not None
+    assert ending.finish_reasons == (FinishReason.LENGTH,) * 3
+    assert ending.usage is not None
+    assert ending.usage.completion_tokens == 36
 
 
 async def test_eight_requests_are_in_the_host_at_once(runners: list[Runner]) -> None:

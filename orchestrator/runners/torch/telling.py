@@ -1,0 +1,82 @@
+"""What is told of the answers to one request, as their events come from the host."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from orchestrator.events import Finished, TokenChunk, Usage
+from orchestrator.runners.torch.seams import LocalChunk
+from orchestrator.runners.torch.wire import Completed, Produced, Told
+
+
+class Telling:
+    """One answer.
+
+    Args:
+        index: Which of its request's.
+        seed: What the request's noise is made from.
+    """
+
+    __slots__ = ("_chances", "_index", "_seed", "_unseen", "end")
+
+    def __init__(self, index: int, seed: int) -> None:
+        self._index = index
+        self._seed = seed
+        self._unseen: list[int] = []
+        """Tokens whose text is held back."""
+        self._chances: list[Told] = []
+        """Of those, if they are to be told."""
+        self.end: Completed | None = None
+        """How the host ended it; None while it is made."""
+
+    def piece(self, event: Produced) -> TokenChunk | None:
+        """The text that a token brought; None if all of it is held back."""
+        self._unseen.append(event.token)
+        if event.told is not None:
+            self._chances.append(event.told)
+        if not event.text:
+            return None
+        ids = tuple(self._unseen)
+        self._unseen.clear()
+        return LocalChunk(
+            event.text, len(ids), self._fields(), self._index, ids=ids, seed=self._seed
+        )
+
+    def last(self, end: Completed) -> TokenChunk | None:
+        """The rest of the text; None if there is none."""
+        if end.stop is not None:
+            self._chances.clear()  # nothing is told of a stop text's tokens
+        if end.told is not None:
+            self._chances.append(end.told)
+        if not end.text and not self._chances:
+            return None
+        return TokenChunk(end.text, len(self._unseen) + 1, self._fields(), self._index)
+
+    def _fields(self) -> dict[str, object] | None:
+        """What a chunk tells besides its text, in OpenAI's shape; the chances are told then."""
+        if not self._chances:
+            return None
+        content: object = msgspec.to_builtins(self._chances)
+        self._chances.clear()
+        return {"logprobs": {"content": content, "refusal": None}}
+
+
+def rest_of(answers: Iterable[Telling]) -> Iterator[TokenChunk | Finished]:
+    """What is told once all of a request's answers have ended: the rest of each, and the ending.
+
+    Not before, for whoever goes on for a host that dies makes the rest of all of them again.
+    """
+    ends: list[Completed] = []
+    for answer in answers:
+        if answer.end is not None:
+            ends.append(answer.end)
+            if (chunk := answer.last(answer.end)) is not None:
+                yield chunk
+    first, *others = ends
+    usage = Usage(
+        prompt_tokens=first.prompt_tokens,  # it is the same one for all
+        completion_tokens=sum(end.completion_tokens for end in ends),
+        cached_tokens=first.cached_tokens,
+    )
+    reasons = tuple(end.finish_reason for end in others)
+    yield Finished(first.finish_reason, usage, reasons, first.stop)
