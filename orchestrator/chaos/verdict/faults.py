@@ -103,6 +103,8 @@ def _exposed(
     named = {event.request for event in landed if event.request is not None}
     if named:
         return len(named)
+    if plan.text("what").startswith("provider "):  # each strike is one request, whoever's it was
+        return len(landed)
     # what lasts has landed only at its end
     begin = min(landed[0].t, plan.t + plan.number("at"))
     end = max(healed or landed[-1].t, landed[-1].t)

@@ -380,3 +380,17 @@ def test_what_the_limits_of_time_were_looser_by_stands_in_every_report(
     assert "looser by 123 ms" in capsys.readouterr().out
     assert msgspec.json.decode(as_json(verdict))["slack_seconds"] == pytest.approx(0.123)
     assert "looser by 123 ms" in as_html(verdict, run.journal.events, "again")
+
+
+def test_each_strike_of_a_provider_is_a_request_whoever_asked() -> None:
+    run = Run(expect_met="<= 2")
+    run.record(Kind.FAULT_PLANNED, fault=0, what="provider status", target="any", at=0.0)
+    for number in range(5):
+        run.ask(f"f{number}")
+        if number < 2:  # the proxy before a real model can't tell the requests apart
+            run.record(Kind.FAULT_LANDED, fault=0, evidence="counted at the provider's place")
+    run.record(Kind.FAULT_HEALED, fault=0)
+
+    (fault,) = judge_journal(run.journal.events).faults
+
+    assert (fault.landed, fault.exposed) == (2, 2)
