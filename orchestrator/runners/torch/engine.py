@@ -13,6 +13,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import torch
 from jinja2 import TemplateError
@@ -20,6 +21,7 @@ from jinja2 import TemplateError
 from orchestrator.errors import describe
 from orchestrator.events import FinishReason
 from orchestrator.runners.torch.answer import Answer
+from orchestrator.runners.torch.calls import Call
 from orchestrator.runners.torch.chances import tell
 from orchestrator.runners.torch.forms import Form
 from orchestrator.runners.torch.grammar import FormError, Grammar, Grammars
@@ -27,6 +29,7 @@ from orchestrator.runners.torch.loading import LoadedModel
 from orchestrator.runners.torch.memory import NoRoomError
 from orchestrator.runners.torch.passes import Passes, Place
 from orchestrator.runners.torch.text import AnswerText
+from orchestrator.runners.torch.tools import NO_TOOLS, place_of_tools
 from orchestrator.runners.torch.wire import (
     Admit,
     Completed,
@@ -37,6 +40,7 @@ from orchestrator.runners.torch.wire import (
     Refused,
     StreamEvent,
     Told,
+    Turn,
 )
 
 PREFILL_TOKENS = 128
@@ -98,19 +102,20 @@ class Engine:
         """Begins an answer; the events say if it was refused."""
         try:
             self._check(admit)
-            prompt = self._prompt(admit.stream, admit.messages)
+            prompt = self._prompt(admit.stream, admit.messages, admit.tools)
             limit = self._limit(admit.stream, len(prompt), admit.sampling.max_tokens)
             grammar = self._grammar(admit.stream, admit.wishes.form)
         except PromptError as error:
             return [error.refused]
-        text = AnswerText(self._loaded.backend, admit.sampling.stop)
+        family = self._loaded.facts.tools if admit.tools else None
+        text = AnswerText(self._loaded.backend, admit.sampling.stop, family)
         self._waiting.append(Answer(admit, prompt, limit, text, grammar))
         return []
 
     def count(self, count: Count) -> list[StreamEvent]:
         """Says how long a prompt is, or that it and its answer, or its form, can't be served."""
         try:
-            prompt = self._prompt(count.stream, count.messages)
+            prompt = self._prompt(count.stream, count.messages, count.tools)
             self._limit(count.stream, len(prompt), count.max_tokens)
             self._grammar(count.stream, count.form)
         except PromptError as error:
@@ -255,30 +260,39 @@ class Engine:
         if token in self._loaded.end_tokens or token in answer.wishes.stop_token_ids:
             yield self._end(answer, answer.text.finish(), FinishReason.STOP)
             return
-        text = answer.text.add(token)
+        text, calls = answer.text.add(token)
         if answer.text.stop is not None:
-            yield self._end(answer, text, FinishReason.STOP)
+            rest, more = answer.text.finish()
+            yield self._end(answer, (text + rest, calls + more), FinishReason.STOP)
             return
         told = None
         if answer.wishes.alternatives is not None:
             told = tell(row.numpy(), token, answer.wishes.alternatives, self._name)
         if answer.completion_tokens == answer.max_tokens:
-            text += answer.text.finish()
+            rest, more = answer.text.finish()
+            last = text + rest, calls + more
             if answer.text.stop is not None:
-                yield self._end(answer, text, FinishReason.STOP)
+                yield self._end(answer, last, FinishReason.STOP)
             else:
-                yield self._end(answer, text, FinishReason.LENGTH, told)
+                yield self._end(answer, last, FinishReason.LENGTH, told)
         else:
-            yield Produced(answer.stream, text, token, told)
+            yield Produced(answer.stream, text, token, told, calls)
 
     def _name(self, token: int) -> str:
         return self._loaded.backend.decode([token], skip_special_tokens=False)
 
     def _end(
-        self, answer: Answer, text: str, reason: FinishReason, told: Told | None = None
+        self,
+        answer: Answer,
+        last: tuple[str, list[Call]],
+        reason: FinishReason,
+        told: Told | None = None,
     ) -> Completed:
         del self._writing[answer.stream]
         self._leave(answer, keep=True)
+        text, calls = last
+        if reason is FinishReason.STOP and answer.text.called:
+            reason = FinishReason.TOOL_CALLS
         return Completed(
             answer.stream,
             text,
@@ -288,6 +302,7 @@ class Engine:
             answer.text.stop,
             answer.reused or 0,
             told,
+            calls,
         )
 
     def _check(self, admit: Admit) -> None:
@@ -320,15 +335,24 @@ class Engine:
             text = f"{form.param}: this model can't keep to it: {error}"
             raise PromptError(Refused(stream, "invalid", text, form.param)) from error
 
-    def _prompt(self, stream: int, messages: list[dict[str, str]]) -> list[int]:
+    def _prompt(self, stream: int, messages: list[Turn], tools: list[Turn]) -> list[int]:
         """Returns the tokens that the model's chat template makes of the messages.
 
         Raises:
-            PromptError: The template refuses them or fails on them.
+            PromptError: The template refuses them or fails on them, or takes no tools.
         """
+        if self._loaded.facts.tools is None:
+            param = place_of_tools(messages, tools)
+            if param is not None:  # the template would leave it out without a word
+                text = f"{param}: {NO_TOOLS}"
+                raise PromptError(Refused(stream, "invalid", text, param))
         try:
             text = self._loaded.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False
+                # what its signature calls texts may be calls of tools as well
+                cast("list[dict[str, str]]", messages),
+                tools=[*tools] or None,
+                add_generation_prompt=True,
+                tokenize=False,
             )
             # the template writes the special tokens itself
             return self._loaded.backend.encode(str(text), add_special_tokens=False).ids

@@ -22,6 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from orchestrator.errors import describe
 from orchestrator.runners.torch import conversion
+from orchestrator.runners.torch.calls import family_of
 from orchestrator.runners.torch.locate import GgufFile, HubModel, ModelDirectory, locate
 from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.runners.torch.wire import Ready
@@ -170,6 +171,7 @@ def _finished(
         device=str(device),
         parameters=sum(tensor.numel() for tensor in model.parameters()),
         memory_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        tools=family_of(str(tokenizer.chat_template)),
     )
     return LoadedModel(
         model=model,

@@ -30,11 +30,12 @@ from orchestrator.runners.torch.checks import may_exceed, to_wire
 from orchestrator.runners.torch.forms import Form, form_of
 from orchestrator.runners.torch.life import resident_bytes
 from orchestrator.runners.torch.process import HOST_PROGRAM, HostProcess
-from orchestrator.runners.torch.seams import kin, seed_at, seed_of, sent_before
+from orchestrator.runners.torch.seams import called_before, kin, seed_at, seed_of, sent_before
 from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.runners.torch.spare import Spare
 from orchestrator.runners.torch.streams import HostStream
 from orchestrator.runners.torch.telling import Telling, rest_of
+from orchestrator.runners.torch.tools import NO_TOOLS, place_of_tools, tools_of
 from orchestrator.runners.torch.wire import (
     Admit,
     Completed,
@@ -45,6 +46,7 @@ from orchestrator.runners.torch.wire import (
     Produced,
     Ready,
     Refused,
+    Turn,
     WireError,
 )
 from orchestrator.runners.torch.wishes import wishes_of
@@ -251,7 +253,10 @@ class TorchRunner:
         seed = seed_of(request, self._chance)
         try:
             with self._admit(process, request, seed) as stream:
-                answers = {number: Telling(at, seed) for at, number in enumerate(stream.numbers)}
+                answers = {
+                    number: Telling(at, seed, called_before(request, at))
+                    for at, number in enumerate(stream.numbers)
+                }
                 left = len(answers)
                 while left:
                     events = await stream.receive()
@@ -292,11 +297,13 @@ class TorchRunner:
         self._process = None
 
     def _admit(self, process: HostProcess, request: PriorityRequest, seed: int) -> HostStream:
-        messages, wishes = to_wire(request), wishes_of(request.extra)
+        messages, tools, wishes = to_wire(request), tools_of(request), wishes_of(request.extra)
 
         def begin(index: int) -> Callable[[int], Admit]:
             noise, sent = seed_at(seed, index), sent_before(request, index)
-            return lambda number: Admit(number, messages, request.sampling, noise, sent, wishes)
+            return lambda number: Admit(
+                number, messages, request.sampling, noise, sent, wishes, tools
+            )
 
         try:
             stream = process.open(begin(0))
@@ -339,13 +346,17 @@ class Inspector:
             InvalidRequestError: The model can't do what a field asks.
             ContextLengthExceededError: The prompt is longer than the model's context.
         """
-        messages = to_wire(request)
+        messages, tools = to_wire(request), tools_of(request)
         facts, form = self.host.facts, form_of(request.extra)
         if facts is None:
             return None
-        if not may_exceed(messages, request.sampling.max_tokens, facts) and form is None:
+        longest = request.sampling.max_tokens
+        place = place_of_tools(messages, tools)
+        if place is not None and facts.tools is None:
+            raise InvalidRequestError(f"{place}: {NO_TOOLS}", param=place)
+        if not may_exceed(messages, longest, facts) and form is None and place is None:
             return None
-        return self._check(messages, request.sampling.max_tokens, form)
+        return self._check(messages, tools, longest, form)
 
     async def count(self, request: PriorityRequest) -> int | None:
         """See `SlotFactory.count`.
@@ -353,15 +364,19 @@ class Inspector:
         Raises:
             InvalidRequestError: The model can't do what a field asks.
         """
-        return await self._count(to_wire(request), None)
+        return await self._count(to_wire(request), tools_of(request), None)
 
     async def _check(
-        self, messages: list[dict[str, str]], max_tokens: int | None, form: Form | None
+        self, messages: list[Turn], tools: list[Turn], max_tokens: int | None, form: Form | None
     ) -> None:
-        await self._count(messages, max_tokens, form)
+        await self._count(messages, tools, max_tokens, form)
 
     async def _count(
-        self, messages: list[dict[str, str]], max_tokens: int | None, form: Form | None = None
+        self,
+        messages: list[Turn],
+        tools: list[Turn],
+        max_tokens: int | None,
+        form: Form | None = None,
     ) -> int | None:
         process = self.host.process
         if process is None:
@@ -369,7 +384,7 @@ class Inspector:
         try:
             async with asyncio.timeout(COUNT_SECONDS):
                 with process.open(
-                    lambda number: Count(number, messages, max_tokens, form)
+                    lambda number: Count(number, messages, max_tokens, form, tools)
                 ) as stream:
                     while not (events := await stream.receive()):
                         pass  # it was told that others' first step is done

@@ -8,6 +8,7 @@ bfloat16 one that follows exactly what was sent.
 import random
 
 from orchestrator.events import TokenChunk
+from orchestrator.reading.text import list_of
 from orchestrator.request import MAX_SEED, PriorityRequest
 from orchestrator.runners.torch.settings import TorchSettings
 
@@ -40,6 +41,14 @@ def sent_before(request: PriorityRequest, index: int = 0) -> tuple[int, ...]:
         if isinstance(chunk, LocalChunk) and chunk.index == index
         for one in chunk.ids
     )
+
+
+def called_before(request: PriorityRequest, index: int = 0) -> int:
+    """How many calls of tools were sent of one of the answers."""
+    if request.resume is None:
+        return 0
+    chunks = (chunk for chunk in request.resume.chunks if chunk.index == index)
+    return sum(len(list_of((chunk.fields or {}).get("tool_calls"))) for chunk in chunks)
 
 
 def seed_at(seed: int, index: int) -> int:

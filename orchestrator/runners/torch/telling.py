@@ -1,12 +1,17 @@
 """What is told of the answers to one request, as their events come from the host."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from uuid import uuid4
 
 import msgspec
 
 from orchestrator.events import Finished, TokenChunk, Usage
+from orchestrator.runners.torch.calls import Call
 from orchestrator.runners.torch.seams import LocalChunk
 from orchestrator.runners.torch.wire import Completed, Produced, Told
+
+ID_LENGTH = 9
+"""Characters of a call's id; Mistral's chat template takes no other length."""
 
 
 class Telling:
@@ -15,11 +20,13 @@ class Telling:
     Args:
         index: Which of its request's.
         seed: What the request's noise is made from.
+        calls: How many calls of tools were told of it before.
     """
 
-    __slots__ = ("_chances", "_index", "_seed", "_unseen", "end")
+    __slots__ = ("_calls", "_chances", "_index", "_seed", "_unseen", "end")
 
-    def __init__(self, index: int, seed: int) -> None:
+    def __init__(self, index: int, seed: int, calls: int = 0) -> None:
+        self._calls = calls
         self._index = index
         self._seed = seed
         self._unseen: list[int] = []
@@ -34,13 +41,12 @@ class Telling:
         self._unseen.append(event.token)
         if event.told is not None:
             self._chances.append(event.told)
-        if not event.text:
+        if not event.text and not event.calls:
             return None
         ids = tuple(self._unseen)
         self._unseen.clear()
-        return LocalChunk(
-            event.text, len(ids), self._fields(), self._index, ids=ids, seed=self._seed
-        )
+        fields = self._fields(event.calls)
+        return LocalChunk(event.text, len(ids), fields, self._index, ids=ids, seed=self._seed)
 
     def last(self, end: Completed) -> TokenChunk | None:
         """The rest of the text; None if there is none."""
@@ -48,17 +54,29 @@ class Telling:
             self._chances.clear()  # nothing is told of a stop text's tokens
         if end.told is not None:
             self._chances.append(end.told)
-        if not end.text and not self._chances:
+        if not end.text and not self._chances and not end.calls:
             return None
-        return TokenChunk(end.text, len(self._unseen) + 1, self._fields(), self._index)
+        return TokenChunk(end.text, len(self._unseen) + 1, self._fields(end.calls), self._index)
 
-    def _fields(self) -> dict[str, object] | None:
+    def _fields(self, calls: Sequence[Call]) -> dict[str, object] | None:
         """What a chunk tells besides its text, in OpenAI's shape; the chances are told then."""
-        if not self._chances:
-            return None
-        content: object = msgspec.to_builtins(self._chances)
-        self._chances.clear()
-        return {"logprobs": {"content": content, "refusal": None}}
+        fields: dict[str, object] = {}
+        if self._chances:
+            content: object = msgspec.to_builtins(self._chances)
+            fields["logprobs"] = {"content": content, "refusal": None}
+            self._chances.clear()
+        if calls:
+            fields["tool_calls"] = [self._called(call) for call in calls]
+        return fields or None
+
+    def _called(self, call: Call) -> dict[str, object]:
+        self._calls += 1
+        return {
+            "index": self._calls - 1,
+            "id": uuid4().hex[:ID_LENGTH],
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
 
 
 def rest_of(answers: Iterable[Telling]) -> Iterator[TokenChunk | Finished]:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from orchestrator.runners.torch.calls import MARKS, Call, CallReader, Family
+
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -85,24 +87,53 @@ def _overlap(text: str, stop: str) -> int:
 
 
 class AnswerText:
-    """The text of one answer: detokenised, cut at its stop texts."""
+    """The text of one answer: detokenised, cut at its stop texts, without its calls of tools.
 
-    __slots__ = ("_detokenizer", "_guard")
+    Args:
+        tokenizer: The model's.
+        stops: Stop texts.
+        family: How calls are written, if the answer may have some.
+    """
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+    __slots__ = ("_calls", "_detokenizer", "_guard", "_marks")
+
+    def __init__(
+        self, tokenizer: Tokenizer, stops: Sequence[str], family: Family | None = None
+    ) -> None:
         self._detokenizer = Detokenizer(tokenizer)
         self._guard = StopGuard(stops)
+        self._calls = None if family is None else CallReader(family)
+        self._marks: dict[int | None, str] = {}
+        """Marks of calls that are special tokens, of which no text comes."""
+        for mark in () if family is None else MARKS[family]:
+            token = tokenizer.token_to_id(mark)
+            if token is not None and not tokenizer.decode([token], skip_special_tokens=True):
+                self._marks[token] = mark
+
+    @property
+    def called(self) -> bool:
+        """Whether there was a call."""
+        return self._calls is not None and self._calls.called
 
     @property
     def stop(self) -> str | None:
         """The stop text that was met, if there was one."""
         return self._guard.stop
 
-    def add(self, token: int) -> str:
-        """Returns the text that may be handed out after this token."""
-        return self._guard.add(self._detokenizer.add(token))
+    def add(self, token: int) -> tuple[str, list[Call]]:
+        """Returns the text that may be handed out after this token, and calls that are whole."""
+        text = self._detokenizer.add(token)
+        if self._calls is None:
+            return self._guard.add(text), []
+        return self._calls.add(self._guard.add(text + self._marks.get(token, "")))
 
-    def finish(self) -> str:
-        """Returns the last piece; may still find a stop text in it."""
+    def finish(self) -> tuple[str, list[Call]]:
+        """Returns the last piece and the last calls; may still find a stop text in it."""
         last = self._guard.add(self._detokenizer.flush())
-        return last + self._guard.flush() if self._guard.stop is None else last
+        if self._guard.stop is None:
+            last += self._guard.flush()
+        if self._calls is None:
+            return last, []
+        text, calls = self._calls.add(last)
+        rest, more = self._calls.finish()
+        return text + rest, calls + more

@@ -15,12 +15,17 @@ import msgspec
 
 from orchestrator.events import FinishReason
 from orchestrator.request import SamplingParams
+from orchestrator.runners.torch.calls import Call, Family
 from orchestrator.runners.torch.forms import Form
 from orchestrator.runners.torch.settings import TorchSettings
 from orchestrator.runners.torch.wishes import NONE, Wishes
 
 LENGTH_BYTES = 4
 MAX_FRAME_BYTES = 64 << 20
+
+
+Turn = dict[str, object]
+"""A message, or a tool, as a chat template takes it."""
 
 
 class Load(msgspec.Struct, frozen=True, tag="load", array_like=True):
@@ -33,13 +38,15 @@ class Admit(msgspec.Struct, frozen=True, tag="admit", array_like=True):
     """Begin a stream."""
 
     stream: int
-    messages: list[dict[str, str]]
+    messages: list[Turn]
     sampling: SamplingParams
     seed: int
     """The caller's, or one drawn by the parent, so that the noise can be made again."""
     resume: tuple[int, ...] = ()
     """Tokens of the answer that were sent before; it goes on after them."""
     wishes: Wishes = NONE
+    tools: list[Turn] = []
+    """What it may call."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True):
@@ -52,10 +59,11 @@ class Count(msgspec.Struct, frozen=True, tag="count", array_like=True):
     """Say how long this prompt is: `Counted`, or `Refused` if it and the answer don't fit."""
 
     stream: int
-    messages: list[dict[str, str]]
+    messages: list[Turn]
     max_tokens: int | None
     form: Form | None = None
     """What the answer has to match; `Refused` if it can't be kept to."""
+    tools: list[Turn] = []
 
 
 class Encode(msgspec.Struct, frozen=True, tag="encode", array_like=True):
@@ -122,6 +130,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     """Of the weights and buffers."""
     dimensions: int = 0
     """Numbers in a vector of a model that makes some."""
+    tools: Family | None = None
+    """How its chat template has calls of tools written; None takes no tools."""
 
 
 class Prefilled(msgspec.Struct, frozen=True, tag="prefilled", array_like=True):
@@ -158,6 +168,8 @@ class Produced(msgspec.Struct, frozen=True, tag="produced", array_like=True):
     token: int
     told: Told | None = None
     """How probable it was, if that is wanted."""
+    calls: list[Call] = []
+    """Calls of tools that are whole with it."""
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed", array_like=True):
@@ -174,6 +186,7 @@ class Completed(msgspec.Struct, frozen=True, tag="completed", array_like=True):
     """Of the prompt, those that an earlier one had in common with it."""
     told: Told | None = None
     """How probable the last token was, if that is wanted and it is a part of the text."""
+    calls: list[Call] = []
 
 
 class Counted(msgspec.Struct, frozen=True, tag="counted", array_like=True):

@@ -25,11 +25,11 @@ def test_messages_become_roles_and_texts() -> None:
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        (Message("tool", "42"), "messages[0].role"),
+        (Message("function", "42"), "messages[0].role"),
         (Message("user", None), "messages[0].content"),
         (Message("user", [{"type": "image_url", "image_url": {}}]), "messages[0].content[0]"),
         (Message("user", [{"type": "text", "text": 3}]), "messages[0].content[0]"),
-        (Message("assistant", "x", {"tool_calls": [{}]}), "messages[0].tool_calls"),
+        (Message("user", "x", {"tool_call_id": "c"}), "messages[0].tool_call_id"),
         (Message("user", "x", {"colour": "red"}), "messages[0].colour"),
         (Message("user", "half \ud83d"), "messages[0].content"),
     ],
@@ -46,8 +46,7 @@ def test_a_message_that_is_more_than_text_is_refused_by_its_place(
 @pytest.mark.parametrize(
     ("extra", "said"),
     [
-        ({"tools": [{"type": "function"}]}, "doesn't take tools"),
-        ({"tool_choice": "required"}, "doesn't take tools"),
+        ({"functions": [{"name": "f"}]}, "takes tools instead"),
         ({"n": 2}, "can't do that"),
         ({"modalities": ["audio"]}, "can't do that"),
         ({"warmth": 3}, "doesn't know the field"),

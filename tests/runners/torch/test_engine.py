@@ -30,6 +30,7 @@ from orchestrator.runners.torch.wire import (
     Produced,
     Refused,
     StreamEvent,
+    Turn,
 )
 from orchestrator.runners.torch.wishes import Wishes
 from tests.runners.torch import tiny
@@ -337,7 +338,7 @@ def test_a_prompt_beyond_the_context_is_refused_with_numbers(
 
 
 def test_counting_says_what_admission_would_say(engine: Engine) -> None:
-    messages = [{"role": "user", "content": "abc"}]
+    messages: list[Turn] = [{"role": "user", "content": "abc"}]
 
     (counted,) = engine.count(Count(1, messages, 100))
     (refused,) = engine.count(Count(2, messages, tiny.CONTEXT))

@@ -3,7 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from orchestrator.runners.torch.calls import Call
 from orchestrator.runners.torch.text import REPLACEMENT, AnswerText, Detokenizer, StopGuard
+from tests.runners.torch import tiny
 
 SAMPLES = [
     "plain words, 12 of them",
@@ -113,9 +115,9 @@ def test_an_answer_cut_inside_a_character_ends_before_it(tokenizer: Tokenizer) -
 
 def test_a_stop_text_inside_the_last_flush_is_found(tokenizer: Tokenizer) -> None:
     answer = AnswerText(tokenizer, ["c🦊"])
-    text = "".join(answer.add(token) for token in tokenizer.encode("abc🦊d").ids)
+    text = "".join(answer.add(token)[0] for token in tokenizer.encode("abc🦊d").ids)
 
-    assert text + answer.finish() == "ab"
+    assert text + answer.finish()[0] == "ab"
     assert answer.stop == "c🦊"
 
 
@@ -123,6 +125,19 @@ def test_special_tokens_are_no_text(tokenizer: Tokenizer) -> None:
     answer = AnswerText(tokenizer, [])
     end = tokenizer.encode("<end>").ids
 
-    text = "".join(answer.add(token) for token in [*tokenizer.encode("ab").ids, *end])
+    text = "".join(answer.add(token)[0] for token in [*tokenizer.encode("ab").ids, *end])
 
-    assert text + answer.finish() == "ab"
+    assert text + answer.finish()[0] == "ab"
+
+
+def test_a_mark_of_calls_that_is_a_special_token_is_known_all_the_same() -> None:
+    made = tiny.tokenizer()
+    made.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]"]})
+    backend = made.backend_tokenizer
+    answer = AnswerText(backend, [], "mistral")
+
+    told = [answer.add(token) for token in backend.encode('a[TOOL_CALLS][{"name": "f"}]').ids]
+
+    assert [piece for piece in told if piece != ("", [])] == [("a", [])]
+    assert answer.finish() == ("", [Call("f", "{}")])
+    assert answer.called

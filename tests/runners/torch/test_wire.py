@@ -18,6 +18,7 @@ from orchestrator.runners.torch.wire import (
     Report,
     Shutdown,
     Step,
+    Turn,
     WireError,
     command_decoder,
     frame,
@@ -52,7 +53,7 @@ def test_frames_arrive_whole_however_their_bytes_are_split(
 
 
 def test_every_command_is_the_same_on_the_other_side() -> None:
-    messages = [{"role": "user", "content": "日本 🦊"}]
+    messages: list[Turn] = [{"role": "user", "content": "日本 🦊"}]
     commands = [
         Load(TorchSettings(model="m", threads=3)),
         Admit(1, messages, SamplingParams(stop=("a", "b"), temperature=0.5), 2**63 - 1),
