@@ -1,6 +1,7 @@
 """The group of commands, what they share, and how their exit codes come about."""
 
 import sys
+import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -71,19 +72,27 @@ def folder_for(name: str, out: Path | None) -> Path:
 
 @contextmanager
 def mistakes_told() -> Generator[None]:
-    """Turns what a user got wrong into lines on standard error and an exit code.
+    """Turns what a user got wrong, and what we did, into lines on standard error and an exit code.
 
     Raises:
         Exit: Something was wrong.
     """
     try:
         yield
+    except typer.Exit:
+        raise
     except (ConfigError, JournalError) as error:
         tell(str(error))
+        raise typer.Exit(Outcome.WRONG_USAGE) from None
+    except (FileNotFoundError, PermissionError) as error:
+        tell(f"{error.filename}: {error.strerror}")
         raise typer.Exit(Outcome.WRONG_USAGE) from None
     except KeyboardInterrupt:
         tell("interrupted; everything was undone")
         raise typer.Exit(Outcome.INTERRUPTED) from None
+    except Exception as error:  # noqa: BLE001 - outermost frame; 1, Python's code, is a violation
+        traceback.print_exception(error)
+        raise typer.Exit(Outcome.INTERNAL_ERROR) from None
 
 
 def leave(code: int) -> None:

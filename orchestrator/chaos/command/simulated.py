@@ -76,7 +76,9 @@ def sim(
         arguments.append("--check-determinism")
     if as_json:
         arguments.append("--json")
-    leave(shell.main(arguments))
+    with mistakes_told():
+        code = shell.main(arguments)
+    leave(code)
 
 
 @app.command()
@@ -107,10 +109,8 @@ def replay(
     arguments += ["--scenario", scenario] if scenario else []
     arguments += ["--trace", str(trace.absolute())] if trace is not None else []
     arguments += ["--show-plan"] if show_plan else []
-    if not commit:
-        leave(shell.main(arguments))
     with mistakes_told():
-        code = run_as_of(commit, arguments)
+        code = run_as_of(commit, arguments) if commit else shell.main(arguments)
     leave(code)
 
 
@@ -185,4 +185,6 @@ def selftest(
       orchestrator chaos selftest --jobs 2
     """
     arguments = ["--selftest", "--limit", str(limit), "--jobs", str(jobs), "--only", only]
-    leave(shell.main(arguments))
+    with mistakes_told():
+        code = shell.main(arguments)
+    leave(code)
