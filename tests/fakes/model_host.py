@@ -78,7 +78,7 @@ class FakeHost:
 
     def admit(self, admit: Admit) -> None:
         stream = admit.stream
-        word, _, number = admit.messages[-1]["content"].partition(" ")
+        word, _, number = str(admit.messages[-1]["content"]).partition(" ")
         match word:
             case "torn" if not admit.resume:
                 self.tell(Produced(stream, "0 ", 0), Produced(stream, "1 ", 1))
@@ -132,7 +132,7 @@ class FakeHost:
                         self.open.discard(stream)
                         self.tell()
                     case Count(stream, messages, _):
-                        self.tell(Counted(stream, len(messages[-1]["content"])))
+                        self.tell(Counted(stream, len(str(messages[-1]["content"]))))
                     case Shutdown():
                         return
                     case Load() | Prepare() | Encode():

@@ -33,7 +33,7 @@ class RecordingLink(host.Link):
         commands = super().receive(wait=wait)
         for command in commands:
             if isinstance(command, Admit):
-                self._record.begin(command.stream, command.messages[-1]["content"])
+                self._record.begin(command.stream, str(command.messages[-1]["content"]))
         return commands
 
     @override

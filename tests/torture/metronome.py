@@ -44,7 +44,7 @@ class Answer:
 
     def __init__(self, admit: Admit) -> None:
         self._stream = admit.stream
-        self._words = admit.messages[-1]["content"].split()
+        self._words = str(admit.messages[-1]["content"]).split()
         self._longest = admit.sampling.max_tokens or 1
         self._said = len(admit.resume)
 
